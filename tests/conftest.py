@@ -1,0 +1,100 @@
+"""What tests of many rooms share: a running rehearsal, and an environment without surprises."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import tinker
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = "tiny:llama"
+
+# No test may reach a hub, the hosted service or a user's own key; scripts that tests start
+# inherit this.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TINKER_TELEMETRY"] = "0"
+for name in ("TINKER_API_KEY", "TINKER_BASE_URL", "TINKER_CREDENTIAL_CMD"):
+    os.environ.pop(name, None)
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from tinkerlab.rehearsal.service.launch import DUMMY_KEY, Rehearsal, rehearsal_server  # noqa: E402
+
+
+@dataclass
+class RunningRehearsal:
+    """A rehearsal that tests talk to.
+
+    Attributes:
+        model: name to pass as ``base_model``.
+        model_dir: the same model's folder, for transformers and renderers.
+        env: environment for scripts that a test starts.
+    """
+
+    base_url: str
+    env: dict[str, str]
+    model: str
+    model_dir: Path
+    store: Path
+    server: Rehearsal
+
+    def client(self) -> tinker.ServiceClient:
+        """A new SDK client (a session of its own)."""
+        import tinker
+
+        return tinker.ServiceClient(base_url=self.base_url, api_key=DUMMY_KEY)
+
+    def rest(self) -> tinker.RestClient:
+        import tinker
+
+        return tinker.RestClient(base_url=self.base_url, api_key=DUMMY_KEY)
+
+
+StartRehearsal = Callable[..., AbstractContextManager[RunningRehearsal]]
+
+
+def running(store: Path, model: str = TINY, **options) -> AbstractContextManager[RunningRehearsal]:
+    """A rehearsal of ``model`` in a process of its own; options as ``rehearsal_server`` takes."""
+    from contextlib import contextmanager
+
+    from tinkerlab.rehearsal.models.registry import resolve
+
+    @contextmanager
+    def start() -> Iterator[RunningRehearsal]:
+        with rehearsal_server([model], store=store, **options) as server:
+            source = resolve(model)
+            yield RunningRehearsal(
+                base_url=server.base_url,
+                env=server.env,
+                model=source.name,
+                model_dir=source.directory,
+                store=store,
+                server=server,
+            )
+
+    return start()
+
+
+@pytest.fixture(scope="session")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRehearsal]:
+    """One rehearsal of a tiny model for the whole test session: make names of your own in it."""
+    with running(tmp_path_factory.mktemp("rehearsal")) as shared:
+        yield shared
+
+
+@pytest.fixture
+def start_rehearsal(tmp_path: Path) -> StartRehearsal:
+    """Starts a rehearsal of one's own: ``with start_rehearsal(faults=["429:3x"]) as server:``."""
+
+    def start(**options) -> AbstractContextManager[RunningRehearsal]:
+        return running(options.pop("store", tmp_path / "store"), **options)
+
+    return start
