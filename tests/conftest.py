@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,12 +45,20 @@ class RunningRehearsal:
     model_dir: Path
     store: Path
     server: Rehearsal
+    clients: list[tinker.ServiceClient] = field(default_factory=list)
 
     def client(self) -> tinker.ServiceClient:
-        """A new SDK client (a session of its own)."""
+        """A new SDK client (a session of its own), closed with the rehearsal."""
         import tinker
 
-        return tinker.ServiceClient(base_url=self.base_url, api_key=DUMMY_KEY)
+        self.clients.append(tinker.ServiceClient(base_url=self.base_url, api_key=DUMMY_KEY))
+        return self.clients[-1]
+
+    def close_clients(self) -> None:
+        """End the clients' heartbeats, which would go on after the service is gone."""
+        for client in self.clients:
+            if client._session_holder is not None:
+                client._session_holder.close()
 
     def rest(self) -> tinker.RestClient:
         import tinker
@@ -71,7 +79,7 @@ def running(store: Path, model: str = TINY, **options) -> AbstractContextManager
     def start() -> Iterator[RunningRehearsal]:
         with rehearsal_server([model], store=store, **options) as server:
             source = resolve(model)
-            yield RunningRehearsal(
+            started = RunningRehearsal(
                 base_url=server.base_url,
                 env=server.env,
                 model=source.name,
@@ -79,6 +87,10 @@ def running(store: Path, model: str = TINY, **options) -> AbstractContextManager
                 store=store,
                 server=server,
             )
+            try:
+                yield started
+            finally:
+                started.close_clients()
 
     return start()
 

@@ -2,7 +2,8 @@
 
 A fault is written ``KIND[:ARG[,ARG...]]``. An ARG is a duration (``200ms``, ``5s``), a count
 (``3x``: the first three matching requests), a share (``10%`` of them), or ``on=ROUTE``, a part
-of the path that a request must contain. Without a count or a share every request matches.
+of the path that a request must contain, or of what it polls for (``on=Sample``: the SDK says so
+in a header). Without a count or a share every request matches.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ KINDS = {
     "429": Kind("answers 429, too many requests", "/asample"),
     "500": Kind("answers 500", "/forward_backward"),
     "504": Kind("answers 504, a gateway's timeout", "/retrieve_future"),
-    "drop": Kind("closes the connection in the middle of the reply", "/retrieve_future"),
+    "drop": Kind(
+        "does what was asked, then closes the connection in the middle of the reply",
+        "/retrieve_future",
+    ),
     "capacity": Kind(
         "holds results back with queue_state paused_capacity", "/retrieve_future", 60.0
     ),
@@ -149,7 +153,8 @@ class FaultMiddleware:
         if scope["type"] != "http" or not self._faults:
             await self._app(scope, receive, send)
             return
-        path = scope["path"]
+        polled = dict(scope["headers"]).get(b"x-tinker-request-type", b"").decode("latin-1")
+        path = f"{scope['path']}#{polled}"
         for fault in self._faults.of_kind("latency", "slow-create"):
             if fault.strikes(path):
                 await asyncio.sleep(fault.seconds)
@@ -159,6 +164,7 @@ class FaultMiddleware:
             detail = f'{{"detail":"fault {fault.kind}, injected by the rehearsal"}}'
             await _reply(send, int(fault.kind), detail.encode())
         elif self._faults.striking(path, "drop"):
+            await self._app(scope, receive, _discard)
             # A promised body that never comes makes the server close the connection.
             await send(_start(200, 1024))
         elif self._faults.striking(path, "corrupt"):
@@ -178,6 +184,10 @@ class _Corrupting:
             body = bytes(byte ^ 0xFF for byte in message.get("body", b""))
             message = {**message, "body": body}
         await self._send(message)
+
+
+async def _discard(message: Message) -> None:
+    pass
 
 
 def _start(status: int, length: int) -> Message:
