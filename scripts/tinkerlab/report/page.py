@@ -1,0 +1,94 @@
+"""Fill the report's template.
+
+jinja2 escapes every value (autoescape); only the figures, which are drawn from numbers, are
+passed as markup. Keys and tokens are blanked in the finished page, whatever they came in with.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tinkerlab import cli
+from tinkerlab.evaluation import results
+from tinkerlab.report import figures, views
+from tinkerlab.report.collect import ReportData
+
+
+def render(data: ReportData) -> str:
+    """The whole page as HTML text."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    values = _values(data)
+    values["pictures"] = {name: svg for name, svg in _pictures(data).items() if svg is not None}
+    return cli.redact(environment.get_template("page.html.j2").render(values))
+
+
+def _pictures(data: ReportData) -> dict[str, str | None]:
+    lower = results.LOWER_IS_BETTER[data.task_type]
+    difference = data.summary["scores"]["difference"]
+    unit = "change in NLL" if data.task_type == "sft" else "change in score"
+    return {
+        "interval": figures.interval(
+            difference["mean"], difference["low"], difference["high"], lower_is_better=lower
+        ),
+        "curves": figures.loss_curves(data.train_curve, data.held_out_curve),
+        "changes": figures.item_changes(data.changes, lower_is_better=lower, unit=unit),
+    }
+
+
+def _values(data: ReportData) -> dict[str, Any]:
+    """Everything that the template names."""
+    base_name, trained_name = results.SCORE_NAMES[data.task_type]
+    lower = results.LOWER_IS_BETTER[data.task_type]
+    main_settings, other_settings = views.settings(data.config)
+    sides, data_rows = views.data_table(data.data_report)
+    checkpoints = views.checkpoints(data.checkpoints)
+    return {
+        "data": data,
+        "summary": data.summary,
+        "is_sft": data.task_type == "sft",
+        "before": data.summary[base_name],
+        "after": data.summary[trained_name],
+        "difference": data.summary["scores"]["difference"],
+        "outcome": _outcome(data),
+        "improved": sum(1 for change in data.changes if change and (change < 0) == lower),
+        "settings": main_settings,
+        "other_settings": other_settings,
+        "sides": sides,
+        "data_rows": data_rows,
+        "warnings": views.data_warnings(data.data_report),
+        "examples": views.examples(data.examples),
+        "checkpoints": checkpoints,
+        "export": views.export(data.export),
+        "first_train": data.train_curve[0] if data.train_curve else None,
+        "last_train": data.train_curve[-1] if data.train_curve else None,
+        "held_out": data.held_out_curve,
+        "serving": views.serving(data.summary, data.config, checkpoints, data.export),
+    }
+
+
+def _outcome(data: ReportData) -> str:
+    """better, worse or unclear: decides the colour of the headline."""
+    difference = data.summary["scores"]["difference"]
+    if difference["includes_zero"]:
+        return "unclear"
+    lower = results.LOWER_IS_BETTER[data.task_type]
+    return "better" if (difference["mean"] < 0) == lower else "worse"
+
+
+def _number(value: Any) -> str:
+    """A number as a reader wants it; anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "–" if value is None else str(value)
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", "\u202f")
+    return f"{value:.4g}" if abs(value) >= 1e-3 or not value else f"{value:.1e}"

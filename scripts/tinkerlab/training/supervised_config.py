@@ -1,0 +1,122 @@
+"""Every setting of a supervised run. ``templates/training-config.yaml`` explains each."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Literal
+
+import chz
+
+from tinkerlab.data.messages import TrainOnWhat
+
+MIN_TTL_SECONDS = 3600  # what the service's own documentation of save_state permits
+AT_LEAST_ONE = (
+    "max_seq_len",
+    "lora_rank",
+    "train_batch_size",
+    "max_train_rows",
+    "max_val_rows",
+    "num_epochs",
+    "num_steps",
+)
+NOT_NEGATIVE = ("eval_every", "save_every", "warmup_steps", "submit_ahead", "seed")
+
+
+@chz.chz
+class SupervisedConfig:
+    """Settings of one supervised fine-tune.
+
+    The loss is a sum over the batch of each example's mean NLL per trained token: weights sum
+    to 1 in each example and nothing is divided by the batch size (tinker-cookbook's default,
+    for which ``get_lr`` gives its learning rates). So ``grad_clip_norm`` compares with a sum
+    over ``train_batch_size`` examples.
+    """
+
+    base_model: str
+    train_file: str
+    run_name: str = "sft"
+    log_path: str | None = None
+
+    # data
+    val_file: str | None = None
+    val_fraction: float = 0.1
+    max_train_rows: int = 20_000
+    max_val_rows: int = 2_000
+    skip_bad_rows: bool = False
+    allow_contamination: bool = False
+    renderer: str = "auto"
+    train_on_what: TrainOnWhat = "all_assistant_messages"
+    max_seq_len: int = 2048
+
+    # adapter
+    lora_rank: int = 32
+    train_mlp: bool = True
+    train_attn: bool = True
+    train_unembed: bool = True
+
+    # length and rhythm
+    train_batch_size: int = 8
+    num_epochs: int | None = None
+    num_steps: int | None = None
+    eval_every: int = 10
+    save_every: int = 20
+
+    # optimizer
+    learning_rate: float | Literal["auto"] = "auto"
+    lr_schedule: Literal["linear", "cosine", "constant"] = "linear"
+    warmup_steps: int = 0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+
+    # the run
+    seed: int = 0
+    submit_ahead: int = 1
+    ttl_seconds: int | None = 604_800
+    wandb_project: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder: ``log_path``, or ``runs/<run_name>``."""
+        return Path(self.log_path or f"runs/{self.run_name}").expanduser()
+
+    @chz.validate
+    def _check(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run_name):
+            raise ValueError(
+                f"run_name {self.run_name!r}: letters, digits, '.', '_' and '-' only, 100 at most"
+            )
+        for name in AT_LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.max_seq_len < 2:
+            raise ValueError("max_seq_len must be at least 2: one token predicts the next")
+        for name in NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in ("adam_eps", "weight_decay", "grad_clip_norm"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0:
+                raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        rate = self.learning_rate
+        if isinstance(rate, float) and not (math.isfinite(rate) and rate > 0):
+            raise ValueError(f"learning_rate must be 'auto' or a number above 0, got {rate}")
+        if not 0 <= self.val_fraction < 1:
+            raise ValueError(f"val_fraction must be in [0, 1), got {self.val_fraction}")
+        if self.num_epochs is not None and self.num_steps is not None:
+            raise ValueError("num_epochs and num_steps: set one of them, not both")
+        if not (self.train_mlp or self.train_attn or self.train_unembed):
+            raise ValueError("train_mlp, train_attn, train_unembed: at least one must be true")
+        if self.ttl_seconds is not None and self.ttl_seconds < MIN_TTL_SECONDS:
+            raise ValueError(
+                f"ttl_seconds must be at least {MIN_TTL_SECONDS}, or null to keep periodic"
+                f" checkpoints for ever, got {self.ttl_seconds}"
+            )

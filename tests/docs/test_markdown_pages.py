@@ -1,0 +1,69 @@
+"""The reader of pages is itself right: what it misses, no other test here can see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from markdown_pages import (
+    command_lines,
+    inline_code,
+    invocations,
+    output_lines_missing,
+    parse_blocks,
+)
+
+PAGE = Path("page.md")
+
+
+def test_blocks_and_their_marks() -> None:
+    text = (
+        "A `span`.\n\n```bash\nls\n```\n\n<!-- not run: needs a key -->\n\n```bash\nmake demo\n```\n"
+        "<!-- exits 2 -->\n```python\nraise SystemExit(2)\n```\n"
+        "<!-- output of the block above -->\n````text\n```\ninner\n```\n````\n```\nbare\n```\n"
+    )
+    blocks = parse_blocks(PAGE, text)
+    assert [(b.language, b.line) for b in blocks] == [
+        ("bash", 3),
+        ("bash", 9),
+        ("python", 13),
+        ("text", 17),
+        ("", 22),
+    ]
+    assert [b.not_run for b in blocks] == [None, "needs a key", None, None, None]
+    assert [b.exit_code for b in blocks] == [0, 0, 2, 0, 0]
+    assert blocks[3].is_output and blocks[3].text == "```\ninner\n```\n"
+    assert inline_code(text) == ["span"]
+
+
+def test_a_mark_must_hold_a_reason() -> None:
+    blocks = parse_blocks(PAGE, "<!-- not run:  -->\n```bash\nls\n```\n")
+    assert blocks[0].not_run is None
+
+
+def test_an_open_block_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"page\.md:2: the code block is not closed"):
+        parse_blocks(PAGE, "Text.\n```bash\nls\n")
+
+
+def test_invocations_are_found_through_wrappers() -> None:
+    shell = (
+        "# a comment\n"
+        'python "${CLAUDE_PLUGIN_ROOT}/scripts/rehearse.py" run --store=keep -- \\\n'
+        "    python ${CLAUDE_PLUGIN_ROOT}/scripts/sl_trainer.py --config a.yaml seed=3 | head --lines=2\n"
+    )
+    (command,) = command_lines(shell)
+    rehearse, trainer = invocations(command)
+    assert (rehearse.script, rehearse.flags) == ("rehearse.py", ["--store"])
+    assert (trainer.script, trainer.flags) == ("sl_trainer.py", ["--config"])
+    assert trainer.overrides == ["seed"]
+    assert invocations("cat scripts/notes.txt") == []
+
+
+def test_output_is_compared_without_its_figures() -> None:
+    printed = "\x1b[1mloss\x1b[0m   0.8671 -> 0.763\nsaved runs/a/weights\n"
+    assert output_lines_missing("loss 1.2 -> 3\nsaved ...\n...\n", printed) == []
+    assert output_lines_missing("gain 1.2 -> 3\nsaved elsewhere\n", printed) == [
+        "gain 1.2 -> 3",
+        "saved elsewhere",
+    ]

@@ -1,0 +1,83 @@
+"""Executes the pages: every bash and python block that is not marked "not run" really runs.
+
+README.md and AGENTS.md run in a copy of the project, as in a clone; a skill's page runs in an
+empty folder, as in a user's own project, with ``CLAUDE_PLUGIN_ROOT`` naming the copy. In both
+lies ``chats.jsonl``, "your data", taken from tinker-cookbook's example conversations.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from markdown_pages import RUNNABLE, Block, markdown_pages, output_lines_missing, page_blocks
+from repository import copy_project
+
+# Of the 128 conversations: enough to hold some out, few enough to be quick.
+CONVERSATIONS = 32
+
+
+def executed_blocks(page: Path) -> list[Block]:
+    return [b for b in page_blocks(page) if b.language in RUNNABLE and b.not_run is None]
+
+
+PAGES = [page for page in markdown_pages() if executed_blocks(page)]
+
+
+def page_folder(page: Path, tmp_path: Path, clone: Path) -> Path:
+    """Where ``page``'s blocks run, with ``chats.jsonl`` in it."""
+    folder = tmp_path / "project" if page.parts[0] == "skills" else clone
+    folder.mkdir(exist_ok=True)
+    chats = files("tinker_cookbook").joinpath("example_data/conversations.jsonl").read_text()
+    lines = chats.splitlines(keepends=True)[:CONVERSATIONS]
+    (folder / "chats.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def run_block(block: Block, folder: Path, clone: Path) -> subprocess.CompletedProcess[str]:
+    """Run one block as a user with the project's environment and no key would."""
+    environment = {key: value for key, value in os.environ.items() if "TINKER_API" not in key}
+    environment.pop("TINKER_BASE_URL", None)
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["CLAUDE_PLUGIN_ROOT"] = str(clone)
+    shell = ["bash", "-euo", "pipefail", "-c", block.text]
+    rehearsed = [sys.executable, str(clone / "scripts" / "rehearse.py"), "run", "--"]
+    python = [*rehearsed, sys.executable, "-c", block.text]
+    return subprocess.run(
+        shell if block.language == "bash" else python,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=590,
+    )
+
+
+def test_pages_are_executed() -> None:
+    assert {page.as_posix() for page in PAGES} >= {
+        "README.md",
+        "skills/debug/SKILL.md",
+        "skills/research/SKILL.md",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_page_runs(page: Path, tmp_path: Path) -> None:
+    clone = copy_project(tmp_path / "clone")
+    folder = page_folder(page, tmp_path, clone)
+    printed = ""
+    for block in page_blocks(page):
+        if block.is_output:
+            missing = output_lines_missing(block.text, printed)
+            assert missing == [], f"{block}: not in the output:\n{printed[-6000:]}"
+        elif block.language in RUNNABLE and block.not_run is None:
+            done = run_block(block, folder, clone)
+            printed = done.stdout
+            assert done.returncode == block.exit_code, f"{block}:\n{block.text}\n{printed[-6000:]}"
