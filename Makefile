@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/installed
 .PHONY: demo test install lint format types tests fast bench clean
 
 # What a newcomer runs first: the whole chain on a small real model, no key, no GPU.
-# With a key, `make demo ARGS=--hosted` runs the same chain on the Tinker service.
+# With a key, `make demo ARGS="--hosted --output demo-hosted"` runs it on the Tinker service.
 demo: $(INSTALLED)
 	$(BIN)/python scripts/demo.py $(ARGS)
 

@@ -95,7 +95,8 @@ def check(args: argparse.Namespace) -> FilesReport:
             seed=args.seed,
             skip_bad_rows=args.skip_bad_rows,
             allow_contamination=args.allow_contamination,
-        )
+        ),
+        progress=cli.say,
     )
 
 

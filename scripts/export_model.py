@@ -41,7 +41,6 @@ def export(argv: list[str]) -> int:
     from tinkerlab.export.service import Service
     from tinkerlab.rehearsal.models import registry
 
-    _quiet()
     local = Path(args.checkpoint).is_dir()
     if not local:
         check_downloadable(args.checkpoint)
@@ -52,6 +51,7 @@ def export(argv: list[str]) -> int:
             "--checkpoint is a folder: add --sampler tinker://RUN/sampler_weights/NAME to compare "
             "it with the service, or --check weights to do without"
         )
+    _quiet()
     with ExitStack() as stack:
         service = None
         if not local or args.check == "full":

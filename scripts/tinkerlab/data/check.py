@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from tinkerlab.data.datums import Reduction
@@ -43,6 +44,7 @@ def check_dataset(
     limits: ModelLimits | None = None,
     allow_contamination: bool = False,
     skip_bad_rows: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> DataReport:
     """Render everything, and say what stands against training on it.
 
@@ -52,6 +54,7 @@ def check_dataset(
         allow_contamination: rows that stand in both training and evaluation only warn.
         skip_bad_rows: rows that can't be rendered or train nothing are dropped and counted,
             not refused; ids over the vocabulary and a wholly unusable side are always refused.
+        progress: is given a line now and then while rows are rendered.
     """
     limits = limits or ModelLimits()
     sides = {
@@ -61,6 +64,7 @@ def check_dataset(
             max_length=max_length,
             train_on_what=train_on_what,
             vocab_size=limits.vocab_size,
+            progress=progress,
         )
         for name, rows in (("train", splits.train), ("val", splits.val))
     }
@@ -68,16 +72,17 @@ def check_dataset(
     train, val = sides["train"], sides["val"]
     refused = _refused_rows(sides, skip_bad_rows)
     leaks, alike = _overlap(find_overlap(train.rows, val.rows), len(val.rows), allow_contamination)
+    disobeyed, unseen = _unseen_prompts(train, resolved)
     problems = [
         *refused,
         *_nothing_left(sides, splits),
         *leaks,
         *_over_context(statistics, max_length, limits),
-        *_disobeyed_prompts(train, resolved),
+        *disobeyed,
     ]
     warnings = [
         *(Finding("renderer", text, "check renderer=...") for text in resolved.warnings),
-        *_unseen_contexts(train, resolved),
+        *unseen,
         *check_text_markup([*train.rows, *val.rows], resolved.renderer, resolved.name, tokenizer),
         *_default_system(train, resolved),
         *alike,
@@ -209,38 +214,55 @@ def _over_context(
     ]
 
 
-def _disobeyed_prompts(train: Inspected, resolved: ResolvedRenderer) -> list[Finding]:
-    if not getattr(resolved.renderer, "disables_thinking", False) or not train.unseen:
-        return []
-    return [
-        Finding(
-            "prompt_mismatch",
-            f"{of_rows(len(train.unseen), train.prompts_checked)} hold reasoning, but renderer "
-            f"{resolved.name} ends every prompt with a closed think block: the trained turn "
-            "doesn't follow the prompt it will be sampled from",
-            "use the thinking renderer of this model, or remove the reasoning",
-            [row.place for row, _ in train.unseen],
+def _unseen_prompts(
+    train: Inspected, resolved: ResolvedRenderer
+) -> tuple[list[Finding], list[Finding]]:
+    """Problems and warnings about turns that don't follow the prompt they are sampled from."""
+    checked, name = train.prompts_checked, resolved.name
+    as_last, in_history = (
+        [
+            f"{row.place}: messages[{', '.join(str(turn.index) for turn in turns)}]"
+            for row, all_turns in train.unseen
+            if (turns := [turn for turn in all_turns if turn.as_last == wanted])
+        ]
+        for wanted in (True, False)
+    )
+    problems: list[Finding] = []
+    warnings: list[Finding] = []
+    if as_last and getattr(resolved.renderer, "disables_thinking", False):
+        problems.append(
+            Finding(
+                "prompt_mismatch",
+                f"{of_rows(len(as_last), checked)} hold reasoning, but renderer {name} ends "
+                "every prompt with a closed think block: the trained turn doesn't follow the "
+                "prompt that it will be sampled from",
+                "use the thinking renderer of this model, or remove the reasoning",
+                as_last,
+            )
         )
-    ]
-
-
-def _unseen_contexts(train: Inspected, resolved: ResolvedRenderer) -> list[Finding]:
-    if getattr(resolved.renderer, "disables_thinking", False) or not train.unseen:
-        return []
-    return [
-        Finding(
-            "prompt_mismatch",
-            f"in {of_rows(len(train.unseen), train.prompts_checked)} a trained turn doesn't "
-            f"follow the prompt that renderer {resolved.name} gives when sampling (it writes "
-            "turns differently once they are history)",
-            "train on the last turn only (train_on_what=last_assistant_message, one row per "
-            "turn), or use the model's *_preserve_thinking renderer if it has one",
-            [
-                f"{row.place}: messages {', '.join(map(str, indices))}"
-                for row, indices in train.unseen
-            ],
+    elif as_last:
+        warnings.append(
+            Finding(
+                "prompt_mismatch",
+                f"in {of_rows(len(as_last), checked)} the trained turn doesn't follow the prompt "
+                f"that renderer {name} gives when sampling: its prompt and its examples disagree "
+                "about such turns",
+                "compare the preview with the prompt; a sibling of this renderer may fit the data",
+                as_last,
+            )
         )
-    ]
+    if in_history:
+        warnings.append(
+            Finding(
+                "history_mismatch",
+                f"in {of_rows(len(in_history), checked)} earlier turns are trained in a form "
+                f"that the model never writes: renderer {name} changes turns once they are history",
+                "give one row per turn with train_on_what=last_assistant_message, or use the "
+                "model's *_preserve_thinking renderer if it has one",
+                in_history,
+            )
+        )
+    return problems, warnings
 
 
 def _default_system(train: Inspected, resolved: ResolvedRenderer) -> list[Finding]:

@@ -133,29 +133,52 @@ def trained_prompts(row: Row, train_on_what: str) -> list[int]:
     return [] if train_on_what == "all_user_and_system_messages" else assistants
 
 
-def unseen_prompts(row: Row, renderer: Any, train_on_what: str) -> list[int]:
-    """Trained assistant messages that don't follow, in the example, the prompt of sampling.
+@dataclass(frozen=True)
+class UnseenPrompt:
+    """A trained turn that doesn't follow, in the example, the prompt that sampling gives.
+
+    Attributes:
+        index: of the message.
+        as_last: it doesn't follow even as the last message of the conversation, so not only
+            because the renderer writes turns differently once they are history.
+    """
+
+    index: int
+    as_last: bool
+
+
+def unseen_prompts(
+    row: Row, renderer: Any, train_on_what: str, tokens: list[int]
+) -> list[UnseenPrompt]:
+    """Trained assistant messages whose context the model is never given when sampled.
 
     At each of them the tokens so far must start with ``build_generation_prompt`` of the
-    messages before; if not, the model is trained on a context that it is never given
-    (tinker-cookbook issue 863: a ``<think>`` on the wrong side).
+    messages before (tinker-cookbook issue 863: a ``<think>`` on the wrong side).
+
+    Args:
+        tokens: the row as ``render`` gives it with the same ``train_on_what``.
 
     Raises:
         RowError: the renderer can't render this row.
     """
-    messages = conversation(row, renderer)
-    offset = len(messages) - len(row.messages)
-    tokens = render(row, renderer, train_on_what).tokens
-    wrong = []
+    messages = [
+        {key: value for key, value in message.items() if key != "trainable"}
+        for message in conversation(row, renderer)
+    ]
+    added = len(messages) - len(row.messages)
+    found = []
     for index in trained_prompts(row, train_on_what):
-        bare = [_without_flag(message) for message in messages[: index + offset]]
+        place = index + added
         try:
-            prompt = renderer.build_generation_prompt(bare).to_ints()
+            prompt = renderer.build_generation_prompt(messages[:place]).to_ints()
+            if tokens[: len(prompt)] == prompt:
+                continue
+            # The weights don't matter here; this mode is the one that no renderer refuses.
+            alone = renderer.build_supervised_example(messages[: place + 1], "all_tokens")
         except Exception as error:  # see _render
             raise RowError(_reason(error)) from None
-        if tokens[: len(prompt)] != prompt:
-            wrong.append(index)
-    return wrong
+        found.append(UnseenPrompt(index, alone[0].to_ints()[: len(prompt)] != prompt))
+    return found
 
 
 def _render(row: Row, renderer: Any, train_on_what: str) -> tuple[Any, Any]:
@@ -169,10 +192,6 @@ def _render(row: Row, renderer: Any, train_on_what: str) -> tuple[Any, Any]:
         # Renderers refuse with RendererError, ValueError, AssertionError, KeyError, ...; none of
         # them is our defect, all of them are about this row.
         raise RowError(_reason(error)) from None
-
-
-def _without_flag(message: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in message.items() if key != "trainable"}
 
 
 def _reason(error: Exception) -> str:

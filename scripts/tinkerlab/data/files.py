@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class FilesReport:
         return {**self.report.to_json(), "files": files}
 
 
-def check_files(plan: CheckPlan) -> FilesReport:
+def check_files(plan: CheckPlan, progress: Callable[[str], None] | None = None) -> FilesReport:
     """Read, split, render and judge.
 
     Bad rows don't end the check: what can be said about the others is said, too.
@@ -107,6 +108,7 @@ def check_files(plan: CheckPlan) -> FilesReport:
         limits=model_limits(plan.base_model),
         allow_contamination=plan.allow_contamination,
         skip_bad_rows=plan.skip_bad_rows,
+        progress=progress,
     )
     report.problems[:0] = [*bad, *few]
     report.dropped[:0] = [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinkerlab.data.datums import render, unseen_prompts
+from tinkerlab.data.datums import Example, UnseenPrompt, render, unseen_prompts
 from tinkerlab.data.messages import RowError
 from tinkerlab.data.preview import Preview, decode_spans, pick
 from tinkerlab.data.reading import Row
@@ -14,6 +14,7 @@ from tinkerlab.data.statistics import RowSize
 
 # The prompt check renders a row once per trained turn, so it looks at the first rows only.
 PROMPT_CHECKED_ROWS = 1000
+PROGRESS_EVERY = 2000
 
 
 @dataclass
@@ -24,15 +25,14 @@ class Inspected:
         rows: rows that can be used, with ``sizes`` at the same positions.
         refused: (row, kind, reason) of the others; kinds are ``render``, ``zero_weight``,
             ``vocabulary``.
-        unseen: (row, message indices) where a trained turn doesn't follow the prompt that
-            sampling gives.
+        unseen: (row, its turns) where trained turns don't follow the prompt of sampling.
         prompts_checked: how many rows ``unseen`` was looked for in.
     """
 
     rows: list[Row] = field(default_factory=list)
     sizes: list[RowSize] = field(default_factory=list)
     refused: list[tuple[Row, str, str]] = field(default_factory=list)
-    unseen: list[tuple[Row, list[int]]] = field(default_factory=list)
+    unseen: list[tuple[Row, list[UnseenPrompt]]] = field(default_factory=list)
     prompts_checked: int = 0
 
 
@@ -43,19 +43,24 @@ def inspect_rows(
     max_length: int,
     train_on_what: str,
     vocab_size: int | None,
+    progress: Callable[[str], None] | None = None,
 ) -> Inspected:
     """Render ``rows`` and sort them into usable and refused.
 
     Args:
         max_length: tokens of a row that are kept.
         vocab_size: the model's; ids at or over it are refused. None when not known.
+        progress: is given a line now and then; tokenizing a big data set takes minutes.
     """
     result = Inspected()
-    for row in rows:
+    for number, row in enumerate(rows):
+        if progress and number and number % PROGRESS_EVERY == 0:
+            progress(f"rendered {number:,} of {len(rows):,} rows")
         try:
-            size = _size(row, renderer, max_length, train_on_what, vocab_size)
+            example = render(row, renderer, train_on_what)
+            size = _size(row, example, max_length, train_on_what, vocab_size)
             if result.prompts_checked < PROMPT_CHECKED_ROWS:
-                wrong = unseen_prompts(row, renderer, train_on_what)
+                wrong = unseen_prompts(row, renderer, train_on_what, example.tokens)
                 result.prompts_checked += 1
                 if wrong:
                     result.unseen.append((row, wrong))
@@ -90,9 +95,8 @@ class _Refused(RowError):
 
 
 def _size(
-    row: Row, renderer: Any, max_length: int, train_on_what: str, vocab_size: int | None
+    row: Row, example: Example, max_length: int, train_on_what: str, vocab_size: int | None
 ) -> RowSize:
-    example = render(row, renderer, train_on_what)
     kept = min(len(example.tokens), max_length)
     # The first token is never a target, so its weight trains nothing.
     trained_at = [i for i, weight in enumerate(example.weights) if i and weight > 0]

@@ -24,7 +24,8 @@ class ModelLimits:
 def load_tokenizer(name: str) -> Any:
     """The tokenizer of a rehearsal model, a local folder, or a model on the hub.
 
-    No code that comes with a tokenizer is executed.
+    Code in a local folder is not executed; for the hub the cookbook decides (it loads Kimi's
+    tokenizer class, at a pinned revision).
 
     Raises:
         InputError: it can't be had; one line that says why.

@@ -128,6 +128,8 @@ def _check_summary(folder: Path, verdict: Verdict) -> dict[str, Any] | None:
             verdict.add("summary-field", path.name, f"field {name!r} has a wrong type", AGAIN)
         elif isinstance(value, str) and not value:
             verdict.add("summary-field", path.name, f"field {name!r} is empty", AGAIN)
+    if isinstance(summary.get("seed"), int) and summary["seed"] < 0:
+        verdict.add("summary-field", path.name, "field 'seed' is negative", AGAIN)
     for part, names in {"models": ("base", "trained"), "dataset": ("path", "sha256")}.items():
         holder = summary.get(part)
         for name in names:
@@ -362,9 +364,9 @@ def _check_examples(folder: Path, base: list[dict[str, Any]] | None, verdict: Ve
     except InputError as error:
         verdict.add("examples", path.name, str(error), AGAIN)
         return
-    prompts = {record.get("index"): record.get("prompt") for record in base}
+    prompts = {repr(record.get("index")): record.get("prompt") for record in base}
     for example in examples:
-        if prompts.get(example.get("index")) != example.get("prompt"):
+        if prompts.get(repr(example.get("index"))) != example.get("prompt"):
             verdict.add(
                 "examples",
                 path.name,

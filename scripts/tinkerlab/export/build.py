@@ -11,6 +11,7 @@ import logging
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,10 @@ def download(checkpoint: str, destination: Path) -> None:
         from tinker_cookbook import weights
 
         try:
-            weights.download(tinker_path=checkpoint, output_dir=str(folder))
+            with warnings.catch_warnings():
+                # tinker-cookbook 0.5.8 calls the SDK in ways that 0.38 deprecates.
+                warnings.simplefilter("ignore", FutureWarning)
+                weights.download(tinker_path=checkpoint, output_dir=str(folder))
         except WeightsDownloadError as error:
             raise CheckFailed(f"{checkpoint}: {_one_line(error)}") from error
         encrypted = sorted(file.name for file in folder.glob("*.age"))

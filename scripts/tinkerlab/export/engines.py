@@ -123,7 +123,7 @@ def check_engine(folder: Path, engine: str, base: Path | None = None) -> Fit:
     config = _base_config(adapter, base)
     findings = [*_common(adapter, engine), *rules[engine](adapter, config)]
     problems = [f for f in findings if f.outcome != "applies all"]
-    verdict: Outcome = max((f.outcome for f in findings), key=_WORST.index)
+    verdict = max(findings, key=lambda finding: _WORST.index(finding.outcome)).outcome
     worst = [f for f in problems if f.outcome == verdict]
     shape = f"{len(adapter.pairs)} LoRA pairs of rank {_ranks(adapter)}"
     if worst:

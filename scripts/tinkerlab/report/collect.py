@@ -21,7 +21,12 @@ HELD_OUT_KEYS = ("test/nll", "val/nll", "eval/nll", "val_nll", "nll")
 
 @dataclass
 class ReportData:
-    """What the page shows, before any of it is formatted."""
+    """What the page shows, before any of it is formatted.
+
+    Attributes:
+        scores: computed from the records, as the summary's should be; the page never shows a
+            number that the records do not give.
+    """
 
     folder: Path
     summary: dict[str, Any]
@@ -29,6 +34,7 @@ class ReportData:
     base: list[dict[str, Any]]
     trained: list[dict[str, Any]]
     verdict: Verdict
+    scores: dict[str, Any]
     run_name: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
@@ -64,18 +70,28 @@ def collect(folder: Path, export_report: Path | None = None) -> ReportData:
     verdict = check_results(folder)
     summary = results.read_json(folder / results.SUMMARY_FILE)
     task_type = summary.get("task_type")
-    if task_type not in results.FIELDS:
+    if not isinstance(task_type, str) or task_type not in results.FIELDS:
         raise InputError(f"{folder / results.SUMMARY_FILE}: unknown task_type {task_type!r}")
     base = results.read_jsonl(folder / results.BASE_FILE)
     trained = results.read_jsonl(folder / results.TRAINED_FILE)
-    broken = {"item-field", "item-missing", "item-order", "not-finite", "no-items", "summary-field"}
+    broken = {
+        "item-field",
+        "item-missing",
+        "item-order",
+        "item-range",
+        "line-not-json",
+        "no-items",
+        "not-finite",
+        "summary-field",
+    }
     found = next((f for f in verdict.findings if f.rule in broken), None)
     if found or len(base) != len(trained):
         reason = f"{found.where}: {found.what}" if found else "files of different length"
         raise InputError(
             f"{folder} cannot be shown ({reason}); see python scripts/check_results.py {folder}"
         )
-    data = ReportData(folder, summary, str(task_type), base, trained, verdict)
+    scores = results.scores(task_type, base, trained, seed=summary["seed"])
+    data = ReportData(folder, summary, task_type, base, trained, verdict, scores)
     _read_logs(data)
     if (folder / results.EXAMPLES_FILE).is_file():
         data.examples = results.read_jsonl(folder / results.EXAMPLES_FILE)
@@ -108,5 +124,6 @@ def _curve(metrics: list[dict[str, Any]], keys: tuple[str, ...]) -> list[tuple[i
     for position, row in enumerate(metrics):
         value = row.get(key) if key else None
         if isinstance(value, (int, float)) and math.isfinite(value):
-            points.append((int(row.get("step", position)), float(value)))
+            step = row.get("step")
+            points.append((step if type(step) is int else position, float(value)))
     return points

@@ -34,7 +34,7 @@ def render(data: ReportData) -> str:
 
 def _pictures(data: ReportData) -> dict[str, str | None]:
     lower = results.LOWER_IS_BETTER[data.task_type]
-    difference = data.summary["scores"]["difference"]
+    difference = data.scores["difference"]
     unit = "change in NLL" if data.task_type == "sft" else "change in score"
     return {
         "interval": figures.interval(
@@ -55,10 +55,11 @@ def _values(data: ReportData) -> dict[str, Any]:
     return {
         "data": data,
         "summary": data.summary,
+        "scores": data.scores,
         "is_sft": data.task_type == "sft",
-        "before": data.summary[base_name],
-        "after": data.summary[trained_name],
-        "difference": data.summary["scores"]["difference"],
+        "before": data.scores[base_name],
+        "after": data.scores[trained_name],
+        "difference": data.scores["difference"],
         "outcome": _outcome(data),
         "improved": sum(1 for change in data.changes if change and (change < 0) == lower),
         "settings": main_settings,
@@ -78,7 +79,7 @@ def _values(data: ReportData) -> dict[str, Any]:
 
 def _outcome(data: ReportData) -> str:
     """better, worse or unclear: decides the colour of the headline."""
-    difference = data.summary["scores"]["difference"]
+    difference = data.scores["difference"]
     if difference["includes_zero"]:
         return "unclear"
     lower = results.LOWER_IS_BETTER[data.task_type]

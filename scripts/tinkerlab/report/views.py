@@ -65,7 +65,7 @@ def data_table(report: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
         values = [_dig(side, path) for side in sides.values()]
         if any(value is not None for value in values):
             rows.append([label, *values])
-    return [names.get(name, name) for name in sides], rows
+    return [names.get(name, str(name)) for name in sides], rows
 
 
 def data_warnings(report: dict[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from sampling_reference import TOLERANCE, Plain, prompt, request, trained
 from tinkerlab.rehearsal.engine import prompt_scoring
 from tinkerlab.rehearsal.engine.base import BaseModel
 from tinkerlab.rehearsal.engine.sampling import Sampler
+from tinkerlab.rehearsal.engine.types import SamplingResult
 
 LENGTH = 24
 
@@ -33,6 +34,11 @@ def sampler(base) -> Iterator[Sampler]:
 def table(base) -> torch.Tensor:
     """Logprobs ``[LENGTH, vocabulary]``; row i predicts token i + 1."""
     return Plain(base).logits(prompt(LENGTH)).log_softmax(dim=-1)
+
+
+def _scores(result: SamplingResult) -> np.ndarray:
+    assert result.prompt_logprobs is not None
+    return result.prompt_logprobs
 
 
 def test_top_k_of_the_prompt(sampler, table):
@@ -179,7 +185,7 @@ def test_unembedding_in_chunks_changes_nothing(base, sampler, monkeypatch, tmp_p
             )
             for length in (40, 41, 42, 43)
         ]
-        return [future.result(60).prompt_logprobs[1:] for future in futures]
+        return [_scores(future.result(60))[1:] for future in futures]
 
     whole = score()
     monkeypatch.setattr(prompt_scoring, "_CHUNK_BYTES", 1)
@@ -206,4 +212,4 @@ def test_a_hundred_prompts_take_few_passes(base):
     plain = Plain(base)
     for n in (0, 50, 99):
         expected = plain.logprobs(prompt(lengths[n], n))
-        np.testing.assert_allclose(results[n].prompt_logprobs[1:], expected, atol=TOLERANCE, rtol=0)
+        np.testing.assert_allclose(_scores(results[n])[1:], expected, atol=TOLERANCE, rtol=0)

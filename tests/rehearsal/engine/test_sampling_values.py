@@ -133,6 +133,7 @@ def test_a_long_prompt_in_chunks_equals_one_pass(base, tmp_path):
     finally:
         sampler.close()
     sampled = result.sequences[0].tokens.tolist()
+    assert result.prompt_logprobs is not None
     found = np.concatenate([result.prompt_logprobs[1:], result.sequences[0].logprobs])
     np.testing.assert_allclose(found, plain.logprobs(tokens + sampled), atol=TOLERANCE, rtol=0)
     assert plain.logits(tokens + sampled)[149:-1].argmax(dim=-1).tolist() == sampled

@@ -15,7 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tinkerlab.rehearsal.errors import ServiceError
 from tinkerlab.rehearsal.service import (
     checkpoint_routes,
+    future_routes,
+    run_routes,
     sampling_routes,
+    saving_routes,
     session_routes,
     training_routes,
 )
@@ -37,8 +40,11 @@ def build_app(state: State) -> Starlette:
             API,
             routes=[
                 *session_routes.ROUTES,
+                *run_routes.ROUTES,
                 *training_routes.ROUTES,
+                *saving_routes.ROUTES,
                 *sampling_routes.ROUTES,
+                *future_routes.ROUTES,
                 *checkpoint_routes.ROUTES,
             ],
         ),

@@ -1,0 +1,121 @@
+"""Peak memory of training: the rehearsal's engine against a bare transformers + peft loop.
+
+Each case runs in a process of its own, which reports its peak resident memory after three
+steps on the same batch. Targets: with one adapter at most 1.3 times the bare loop's peak, and
+for each further adapter on the same base at most its own state (weights, gradient, two Adam
+moments) more, give or take what the allocator rounds (5 %). Exit code 1 if one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+from lora_loops import BareLoop, EngineLoop, lengths
+
+from tinkerlab import cli
+
+TARGET = 1.3
+FURTHER_TARGET = 1.05
+STEPS = 3
+MEGABYTE = 1e6
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parse(argv)
+    if arguments.case:
+        return _measure(arguments)
+    peaks = {}
+    for case in ("bare", "1", str(arguments.adapters)):
+        peaks[case] = _child(arguments, case)
+        cli.say(f"{case if case == 'bare' else f'{case} adapter(s)'}: {peaks[case]}")
+    bare, one, many = (peaks[case]["peak"] for case in ("bare", "1", str(arguments.adapters)))
+    further = (many - one) / (arguments.adapters - 1)
+    state = peaks["1"]["state"]
+    rows = [
+        {
+            "name": "peak memory with one adapter / bare loop (MB)",
+            "ratio": one / bare,
+            "target": TARGET,
+            "ours": one / MEGABYTE,
+            "theirs": bare / MEGABYTE,
+        },
+        {
+            "name": "each further adapter / its own state (MB)",
+            "ratio": further / state,
+            "target": FURTHER_TARGET,
+            "ours": further / MEGABYTE,
+            "theirs": state / MEGABYTE,
+        },
+    ]
+    for row in rows:
+        row["pass"] = row["ratio"] <= row["target"]
+    if arguments.json:
+        cli.emit_json({"results": rows})
+    else:
+        for row in rows:
+            print(
+                f"{'pass' if row['pass'] else 'MISS'}  {row['ratio']:.2f}x"
+                f" (target <= {row['target']})  {row['name']}:"
+                f" {row['ours']:.0f} against {row['theirs']:.0f}"
+            )
+    return cli.EXIT_OK if all(row["pass"] for row in rows) else cli.EXIT_FOUND
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    """In a child: run one case and print its peak (ru_maxrss: kilobytes on Linux)."""
+    from tinkerlab.rehearsal.models import registry
+
+    model = arguments.model or registry.DEFAULT_MODEL
+    batch = lengths(arguments.rows, arguments.tokens, mixed=False)
+    if arguments.case == "bare":
+        loop, state = BareLoop(model, batch, arguments.rank), 0
+    else:
+        loop = EngineLoop(model, batch, arguments.rank, adapters=int(arguments.case))
+        state = loop.state_bytes
+    for _ in range(STEPS):
+        loop.step()
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    print(json.dumps({"peak": peak, "state": state}), flush=True)
+    return cli.EXIT_OK
+
+
+def _child(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--case", case]
+    for name in ("model", "rows", "tokens", "rank"):
+        if getattr(arguments, name) is not None:
+            command += [f"--{name}", str(getattr(arguments, name))]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(run.stdout)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python benchmarks/adapter_memory.py --adapters 5",
+    )
+    parser.add_argument("--model", help="name or folder (default: the embedded SmolLM2-135M)")
+    parser.add_argument("--rows", type=int, default=4, help="datums in the batch")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens of each datum")
+    parser.add_argument("--rank", type=int, default=32, help="LoRA rank")
+    parser.add_argument("--adapters", type=int, default=4, help="how many the last case has (>= 2)")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    arguments = parser.parse_args(argv)
+    if arguments.adapters < 2:
+        parser.error("--adapters must be at least 2")
+    return arguments
+
+
+if __name__ == "__main__":
+    cli.run(main)
