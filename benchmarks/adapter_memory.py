@@ -1,6 +1,6 @@
 """Peak memory of training: the rehearsal's engine against a bare transformers + peft loop.
 
-Each case runs in a process of its own, which reports its peak resident memory after three
+Each case runs in a process of its own, which reports its peak resident memory after two
 steps on the same batch. Targets: with one adapter at most 1.3 times the bare loop's peak, and
 for each further adapter on the same base at most its own state (weights, gradient, two Adam
 moments) more, give or take what the allocator rounds (5 %). Exit code 1 if one is missed.
@@ -25,7 +25,7 @@ from tinkerlab import cli
 
 TARGET = 1.3
 FURTHER_TARGET = 1.05
-STEPS = 3
+STEPS = 2
 MEGABYTE = 1e6
 
 
@@ -108,7 +108,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=4, help="datums in the batch")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each datum")
     parser.add_argument("--rank", type=int, default=32, help="LoRA rank")
-    parser.add_argument("--adapters", type=int, default=4, help="how many the last case has (>= 2)")
+    parser.add_argument("--adapters", type=int, default=3, help="how many the last case has (>= 2)")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     arguments = parser.parse_args(argv)

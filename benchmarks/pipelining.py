@@ -28,6 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from tinkerlab import cli
+from tinkerlab.errors import CheckFailed
 
 TARGET = 1.1
 
@@ -107,7 +108,10 @@ def train(
                 ]
             )
     if code != cli.EXIT_OK:
-        raise RuntimeError((folder / "log").read_text())
+        log = (folder / "log").read_text()
+        raise CheckFailed(
+            f"the training in {folder.name} ended with exit code {code}: {log[-500:]}"
+        )
     rows = metrics.read(folder / "run")
     cli.say(f"{folder.name}: {sum(row['time/total'] for row in rows):.2f} s")
     return sum(row["time/total"] for row in rows if row["step"] < arguments.steps)

@@ -167,7 +167,7 @@ def _generate(base: Any, prompts: list[list[int]], new: int) -> None:
             top_k=0,
             top_p=1.0,
             max_new_tokens=new,
-            eos_token_id=-1,  # none: every completion has the same length
+            eos_token_id=base.vocab_size,  # never drawn: all completions have one length
             pad_token_id=0,
         )
     assert out.shape[1] == width + new

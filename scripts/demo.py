@@ -25,16 +25,17 @@ from tinkerlab.stages import Stage, StageRunner
 SCRIPTS = Path(os.path.relpath(Path(__file__).resolve().parent))
 HOSTED_MODEL = "Qwen/Qwen3-8B"
 
-# For SmolLM2, chosen on training rows alone: by the NLL of 24 of the 96 rows that are left when
-# the 32 evaluation rows are set aside, which took no part in the choice.
+# For SmolLM2, chosen on training rows alone: the 32 evaluation rows were set aside, and 23 of
+# the other 96 measured the choice. Their NLL, 1.200 untrained, was 0.849 after one epoch at
+# 1e-3, 0.873 after one at 5e-4, and 0.937 after four at 1e-3 (lowest early in the first).
 REHEARSAL_SETTINGS = {
     "lora_rank": 16,
     "learning_rate": "1e-3",
-    "num_epochs": 2,
+    "num_epochs": 1,
     "train_batch_size": 8,
 }
 # On the service, tinker-cookbook knows a learning rate for its models.
-HOSTED_SETTINGS = {"lora_rank": 32, "num_epochs": 2, "train_batch_size": 8}
+HOSTED_SETTINGS = {"lora_rank": 32, "num_epochs": 1, "train_batch_size": 8}
 # More than the usual tenth: with 128 conversations a tenth is 13, too few for an interval.
 VAL_FRACTION = "0.334"
 
@@ -142,7 +143,7 @@ def stages(demo: Demo) -> list[Stage]:
             lambda: script(
                 "sl_trainer.py", f"base_model={demo.base_model}", f"train_file={demo.data}",
                 f"log_path={demo.run}", "run_name=demo", f"val_fraction={VAL_FRACTION}",
-                "eval_every=6", "save_every=12", *training,
+                "eval_every=3", "save_every=6", *training,
             ),
             demo.run / "checkpoints.jsonl",
         ),

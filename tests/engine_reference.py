@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from tinkerlab.rehearsal.engine.types import TrainingDatum
 from tinkerlab.rehearsal.models.registry import resolve
 
 ARCHITECTURES = ("llama", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3")
+each_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 Pairs = dict[str, tuple[Tensor, Tensor]]
 
 _bases: dict[str, BaseModel] = {}

@@ -68,7 +68,7 @@ class Plain:
             attention_mask=torch.ones_like(inputs),
             do_sample=False,
             max_new_tokens=count,
-            eos_token_id=-1,
+            eos_token_id=320,  # never drawn
             pad_token_id=0,
         )
         return out[0, len(tokens) :].tolist()

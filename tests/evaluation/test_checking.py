@@ -134,6 +134,7 @@ def test_a_missing_file_is_found(folder, file):
         ("task-type", lambda s: s.update(task_type=["sft"])),
         ("run-id", lambda s: s.update(tinker_run_id="another-run")),
         ("run-id", lambda s: s["models"].update(trained="/some/folder")),
+        ("summary-field", lambda s: s.update(seed=-1)),
         ("items-hash", lambda s: s["dataset"].update(items_sha256="0" * 64)),
         ("items-hash", lambda s: s["dataset"].update(items=3)),
         ("dataset-hash", lambda s: s["dataset"].update(sha256="0" * 64)),
@@ -193,6 +194,14 @@ def test_another_scoring_code_is_noted_not_failed(sft):
     verdict = check_results(sft)
     assert verdict.ok
     assert "another version" in verdict.notes[0]
+
+
+def test_a_checkpoint_that_the_logs_do_not_know_is_noted(sft):
+    path = sft / "logs" / "run-1" / "checkpoints.jsonl"
+    results_factory.edit_jsonl(path, lambda r: r[0].update(sampler_path="tinker://a/b/c"))
+    verdict = check_results(sft)
+    assert verdict.ok
+    assert "lists the checkpoint" in verdict.notes[0]
 
 
 def test_a_missing_folder_is_bad_input(tmp_path):

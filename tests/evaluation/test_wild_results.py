@@ -67,8 +67,9 @@ def replaced(value, path, new):
     return copy
 
 
+@pytest.mark.slow  # it draws a page for most of its examples
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -108,7 +109,8 @@ def _free(path) -> bool:
     } or path[:2] == ("dataset", "path")  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
 @given(content=st.binary(max_size=200), name=st.sampled_from(FILES))
 def test_any_bytes_in_any_file_are_answered(folder, content, name):
     file = folder / name

@@ -44,6 +44,7 @@ def checkpoint(rehearsal) -> str:
         return trainer.save_state("export-test").result().path
 
 
+@pytest.mark.slow
 def test_export_verify_damage_verify(rehearsal, checkpoint, edit, tmp_path) -> None:
     command = ["--checkpoint", checkpoint, "--output", tmp_path / "out", "--max-tokens", 64]
     first = run(*command, "--json", env=rehearsal.env)

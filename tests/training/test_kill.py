@@ -33,7 +33,19 @@ class Trainers:
 
     def run(self, name: str, point: int | None = None, kill_with: int = signal.SIGKILL) -> int:
         """Train the run ``name``, new or begun: its exit code, negative for a signal."""
-        argv = [
+        order = {
+            "argv": self.settings(name),
+            "point": point,
+            "signal": kill_with,
+            "log": str(self.log(name)),
+        }
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())["status"]
+
+    def settings(self, name: str) -> list[str]:
+        return [
             f"base_model={self.rehearsal.model}",
             f"train_file={self.data}",
             f"log_path={self.folder / name}",
@@ -46,11 +58,6 @@ class Trainers:
             "eval_every=2",
             "save_every=1",
         ]
-        order = {"argv": argv, "point": point, "signal": kill_with, "log": str(self.log(name))}
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())["status"]
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -62,20 +69,26 @@ class Trainers:
     def outcome(self, name: str) -> tuple[bytes, list[dict[str, Any]], list[int]]:
         """(final adapter file, rows without times, steps of the recorded checkpoints)."""
         records = checkpoints.read(self.folder / name)
-        assert records[-1].final, self.log(name).read_text()
+        assert records[-1].final, name
         rows = [
             {key: value for key, value in row.items() if not key.startswith("time/")}
             for row in metrics.read(self.folder / name)
         ]
         assert records[-1].state_path
-        return self._adapter(records[-1].state_path), rows, [record.step for record in records]
+        return (
+            adapter_file(self.rehearsal, records[-1].state_path),
+            rows,
+            [record.step for record in records],
+        )
 
-    def _adapter(self, state_path: str) -> bytes:
-        client = self.rehearsal.client().create_training_client_from_state(state_path).result()
-        path = client.save_weights_external("compare").result().path
-        urls = self.rehearsal.rest().get_external_weights_urls(path).result().urls
-        with urllib.request.urlopen(urls["adapter_model.safetensors"]) as reply:
-            return reply.read()
+
+def adapter_file(rehearsal: Any, state_path: str) -> bytes:
+    """The bytes of a saved adapter, as the service hands them out."""
+    client = rehearsal.client().create_training_client_from_state(state_path).result()
+    path = client.save_weights_external("compare").result().path
+    urls = rehearsal.rest().get_external_weights_urls(path).result().urls
+    with urllib.request.urlopen(urls["adapter_model.safetensors"]) as reply:
+        return reply.read()
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +164,20 @@ def test_killed_at_every_start_it_still_ends_in_the_same_bits(
             break
     assert trainers.outcome("again") == reference
     assert len((trainers.folder / "again" / "attempts.jsonl").read_text().splitlines()) > 3
+
+
+@pytest.mark.slow
+def test_a_bad_connection_changes_nothing(
+    trainers: Trainers, reference: Any, start_rehearsal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests fail, replies break off, and the SDK repeats them; no update is made twice."""
+    faults = ["500:3x", "500:2x,on=/optim_step", "drop:4x", "drop:2x,on=/optim_step", "504:2x"]
+    with start_rehearsal(faults=faults) as shaky:
+        monkeypatch.setattr(trainers, "rehearsal", shaky)
+        for name in ("TINKER_BASE_URL", "TINKER_API_KEY"):
+            monkeypatch.setenv(name, shaky.env[name])
+        import sl_trainer
+
+        assert sl_trainer.main(trainers.settings("shaky")) == 0
+        weights, rows, _ = trainers.outcome("shaky")
+    assert (weights, rows) == reference[:2]

@@ -110,15 +110,18 @@ def test_bad_data_is_refused_before_anything_is_trained(chats: Path, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_a_service_that_is_not_there_is_one_line(
-    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-dummy")
     monkeypatch.setenv("TINKER_BASE_URL", "http://127.0.0.1:9")
     with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9 does not answer") as caught:
         service.connect("run", {})
     assert "rehearse.py run" in str(caught.value)
-    monkeypatch.delenv("TINKER_API_KEY")
+
+
+def test_a_missing_key_is_one_line(
+    rehearsal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINKER_BASE_URL", rehearsal.base_url)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InputError, match="can't use http") as caught:
         service.connect("run", {})

@@ -19,15 +19,15 @@ from tinkerlab.data.words import counted, of_rows
 
 _REFUSED = {
     "render": (
-        "can't be rendered",
+        "that can't be rendered",
         "mend these rows, choose another renderer, or set skip_bad_rows=true",
     ),
     "zero_weight": (
-        "have nothing to train on: every weight is zero",
+        "with nothing to train on: every weight is zero",
         "mend these rows, raise max_seq_len, change train_on_what, or set skip_bad_rows=true",
     ),
     "vocabulary": (
-        "hold token ids over the model's vocabulary",
+        "with token ids over the model's vocabulary",
         "use the tokenizer that belongs to the model",
     ),
 }

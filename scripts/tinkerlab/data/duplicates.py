@@ -127,9 +127,15 @@ def _prefix(words: set[int], commonness: Counter[int], near: float) -> list[int]
     Sets with |A∩B| >= near·|A∪B| share at least ceil(near·|A|) members, so one of them is
     among the first |A| - ceil(near·|A|) + 1 of A in any order that both sides use.
     """
-    order = sorted(words, key=lambda shingle: (commonness[shingle], shingle))
     # The subtraction guards against near·|A| landing a rounding error above an integer.
-    return order[: len(words) - math.ceil(near * len(words) - 1e-9) + 1]
+    length = len(words) - math.ceil(near * len(words) - 1e-9) + 1
+    # Shingles that no evaluation row has are the rarest: they fill the prefix first and match
+    # nothing, so they needn't be sorted.
+    known = [shingle for shingle in words if shingle in commonness]
+    left = length - (len(words) - len(known))
+    if left <= 0:
+        return []
+    return sorted(known, key=lambda shingle: (commonness[shingle], shingle))[:left]
 
 
 def _jaccard(a: set[int], b: set[int]) -> float:

@@ -8,6 +8,7 @@ that ``role_colon``, the plain format, with a warning.
 from __future__ import annotations
 
 import logging
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,32 +102,32 @@ def resolve_renderer(model_name: str, tokenizer: Any, wanted: str = "auto") -> R
     recommended = recommended_names(model_name)
     if wanted != "auto":
         return _explicit(model_name, tokenizer, wanted, recommended)
-    warnings = []
+    concerns: list[str] = []
     if recommended:
         renderer, fault = try_renderer(recommended[0], tokenizer, model_name)
         if renderer is not None:
             reason = f"tinker-cookbook recommends it for {model_name}"
             return ResolvedRenderer(renderer, recommended[0], reason)
-        warnings.append(
+        concerns.append(
             f"tinker-cookbook recommends {recommended[0]} for {model_name}, but this tokenizer "
             f"can't be used with it ({fault}); is it this model's tokenizer?"
         )
     found = _like_the_template(model_name, tokenizer)
     if found is not None:
-        return replace(found, warnings=[*warnings, *found.warnings])
+        return replace(found, warnings=[*concerns, *found.warnings])
     renderer, fault = try_renderer(FALLBACK, tokenizer, model_name)
     if renderer is None:
         raise InputError(f"no renderer works with the tokenizer of {model_name}: {fault}")
     if getattr(tokenizer, "chat_template", None):
         reason = "no cookbook renderer gives the tokens of this tokenizer's chat template"
-        warnings.append(
+        concerns.append(
             f"{reason}; {FALLBACK} ('User: ...') teaches a format that the model wasn't tuned "
             "for, and servers that use the template won't match it: name one with renderer=..."
         )
     else:
         reason = "the tokenizer has no chat template, as is usual for base models"
-        warnings.append(f"{reason}: prompts must be written as 'User: ...' when sampling, too")
-    return ResolvedRenderer(renderer, FALLBACK, reason, warnings)
+        concerns.append(f"{reason}: prompts must be written as 'User: ...' when sampling, too")
+    return ResolvedRenderer(renderer, FALLBACK, reason, concerns)
 
 
 def recommended_names(model_name: str) -> list[str]:
@@ -147,10 +148,12 @@ def try_renderer(name: str, tokenizer: Any, model_name: str) -> tuple[Any, str]:
     prompt: list[Any] = list(_PROMPTS["a system message and two questions"])
     example: list[Any] = list(_EXAMPLES["an answered conversation"])
     try:
-        renderer = get_renderer(name, tokenizer, model_name=model_name)
-        renderer.build_generation_prompt(prompt)
-        renderer.build_supervised_example(example)
-        renderer.get_stop_sequences()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the sample, which isn't the user's
+            renderer = get_renderer(name, tokenizer, model_name=model_name)
+            renderer.build_generation_prompt(prompt)
+            renderer.build_supervised_example(example)
+            renderer.get_stop_sequences()
     except Exception as error:  # renderers assert, index and encode; anything may come
         return None, " ".join(f"{type(error).__name__}: {error}".split())[:200]
     return renderer, ""
@@ -196,13 +199,13 @@ def _explicit(
     if renderer is None:
         hint = f"for {model_name}: {', '.join(recommended)}" if recommended else "or use auto"
         raise InputError(f"renderer {wanted!r} can't be used with this tokenizer ({fault}); {hint}")
-    warnings = []
+    concerns: list[str] = []
     if recommended and wanted not in recommended:
-        warnings.append(
+        concerns.append(
             f"renderer {wanted} isn't one of those that tinker-cookbook recommends for "
             f"{model_name} ({', '.join(recommended)})"
         )
-    return ResolvedRenderer(renderer, wanted, "named in the settings", warnings)
+    return ResolvedRenderer(renderer, wanted, "named in the settings", concerns)
 
 
 def _like_the_template(model_name: str, tokenizer: Any) -> ResolvedRenderer | None:
@@ -233,7 +236,9 @@ def _like_the_template(model_name: str, tokenizer: Any) -> ResolvedRenderer | No
 
 def _ours(build: Any) -> list[int] | None:
     try:
-        return build().to_ints()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return build().to_ints()
     except Exception:  # a renderer that can't render the sample doesn't match it
         return None
 

@@ -66,8 +66,8 @@ def make_splits(
     val, rest = _take_whole_groups(ordered, wanted)
     if not rest or (wanted and not val):
         raise InputError(
-            f"{counted(len(ordered), 'different row')} can't be split into training and "
-            "evaluation: give more rows, a val_file, or val_fraction=0"
+            f"{counted(len(ordered), 'row')} can't be split into training and evaluation "
+            "(repeats stay together): give more rows, a val_file, or val_fraction=0"
         )
     notes = []
     train = _cap(rest, max_train_rows, "training", "max_train_rows", notes)

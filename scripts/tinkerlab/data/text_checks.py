@@ -72,12 +72,15 @@ def _has_tag(message: dict[str, Any]) -> bool:
 
 
 def _special_tokens(rows: Sequence[Row], tokenizer: Any) -> list[Finding]:
-    special = sorted(set(getattr(tokenizer, "all_special_tokens", None) or []), key=len)
+    # all_special_tokens holds only those with a role (bos, eos, ...); <|im_start|> may have none.
+    added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+    special = {str(token) for token in added.values() if token.special}
+    special.update(getattr(tokenizer, "all_special_tokens", None) or [])
     # One-character and word-like "special" tokens would match ordinary text.
-    marks = [re.escape(token) for token in special if re.search(r"[<\[|｜].*[>\]]", token)]
+    marks = [token for token in special if re.fullmatch(r"[<\[].+[>\]]", token)]
     if not marks:
         return []
-    pattern = re.compile("|".join(reversed(marks)))
+    pattern = re.compile("|".join(map(re.escape, sorted(marks, key=lambda m: (-len(m), m)))))
     examples = []
     for row in rows:
         hit = next((m for message in row.messages if (m := pattern.search(text_of(message)))), None)

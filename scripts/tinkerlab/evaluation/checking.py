@@ -14,7 +14,7 @@ from typing import Any
 
 from tinkerlab.errors import InputError
 from tinkerlab.evaluation import hashing, results
-from tinkerlab.runs import provenance
+from tinkerlab.runs import jsonl, provenance
 
 # Numbers survive JSON exactly, but a mean may be summed in another order elsewhere.
 TOLERANCE = 1e-6
@@ -340,6 +340,8 @@ def _check_logs(folder: Path, summary: dict[str, Any], verdict: Verdict) -> None
                 verdict.add("logs-missing", where, "the file is missing or empty", fix)
     trained = (summary.get("models") or {}).get("trained")
     run_id = summary.get("tinker_run_id")
+    if runs and isinstance(trained, str) and not any(_lists(run, trained) for run in runs):
+        verdict.notes.append(f"no run in {results.LOGS_FOLDER}/ lists the checkpoint {trained}")
     if isinstance(trained, str) and isinstance(run_id, str):
         try:
             matches = results.run_id_of(trained) == run_id
@@ -352,6 +354,15 @@ def _check_logs(folder: Path, summary: dict[str, Any], verdict: Verdict) -> None
                 f"tinker_run_id {run_id!r} is not the run of models.trained {trained!r}",
                 AGAIN,
             )
+
+
+def _lists(run: Path, sampler_path: str) -> bool:
+    """Whether the run's checkpoints name this one."""
+    try:
+        records = jsonl.read(run / "checkpoints.jsonl")
+    except InputError:
+        return False
+    return any(record.get("sampler_path") == sampler_path for record in records)
 
 
 def _check_examples(folder: Path, base: list[dict[str, Any]] | None, verdict: Verdict) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from tinkerlab.errors import InputError
 
 if TYPE_CHECKING:
     import tinker
+
+REACHABLE_SECONDS = 20.0
+REHEARSE = "without a service, rehearse locally: python scripts/rehearse.py run -- <this command>"
 
 
 def connect(run_name: str, metadata: dict[str, str]) -> tinker.ServiceClient:
@@ -20,6 +26,7 @@ def connect(run_name: str, metadata: dict[str, str]) -> tinker.ServiceClient:
     import tinker
 
     address = os.environ.get("TINKER_BASE_URL") or "the hosted service"
+    require_reachable(address)
     try:
         tinker.auth.raise_if_tinker_not_accessible()
     except tinker.AuthenticationError as error:
@@ -28,17 +35,36 @@ def connect(run_name: str, metadata: dict[str, str]) -> tinker.ServiceClient:
         ) from None
     except tinker.BillingError as error:
         raise InputError(f"{address}: billing is not set up ({brief(error)})") from None
-    except tinker.APIConnectionError as error:
-        raise InputError(
-            f"{address} does not answer ({brief(error)}); without a key, rehearse locally:"
-            " python scripts/rehearse.py run -- <this command>"
-        ) from None
     except tinker.TinkerError as error:
-        raise InputError(
-            f"can't use {address}: {brief(error)}; without a key, rehearse locally:"
-            " python scripts/rehearse.py run -- <this command>"
-        ) from None
+        raise InputError(f"can't use {address}: {brief(error)}; {REHEARSE}") from None
     return tinker.ServiceClient(user_metadata=metadata, display_name=run_name)
+
+
+def require_reachable(address: str) -> None:
+    """Fail at once where the SDK, whose first request is repeated for five minutes, would hang.
+
+    Raises:
+        InputError: nobody answers at the service's address; any HTTP answer will do.
+    """
+    from tinker.lib.base_url import resolve_base_url
+
+    url = f"{resolve_base_url()}/api/v1/healthz"
+    try:
+        with urllib.request.urlopen(url, timeout=REACHABLE_SECONDS):  # noqa: S310
+            return
+    except urllib.error.HTTPError:
+        return
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise InputError(f"{address} does not answer ({reason}); {REHEARSE}") from None
+
+
+def service_errors() -> tuple[type[Exception], ...]:
+    """What the SDK raises when the service refuses, can't be reached, or answers nonsense."""
+    import tinker
+    from google.protobuf.message import DecodeError
+
+    return (tinker.TinkerError, json.JSONDecodeError, DecodeError)
 
 
 def create_adapter(

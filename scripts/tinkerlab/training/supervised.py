@@ -104,13 +104,18 @@ class SupervisedRun:
         rate = f"{self.peak_rate:g}"
         if config.learning_rate == "auto":
             rate += " (tinker-cookbook's get_lr)"
+        held_out = len(self.data.held_out)
         left_out = plan.num_examples % plan.batch_size
         lines = [
             f"{self.total_steps} steps of {plan.batch_size} examples,"
             f" {self.total_steps / plan.steps_per_epoch:.2f} epochs of {plan.num_examples} rows"
             + (f" (each leaves out {left_out}, different ones)" if left_out else ""),
-            f"held out: {len(self.data.held_out)} rows"
-            + (f", scored every {config.eval_every} steps" if config.eval_every else ""),
+            f"held out: {held_out} rows"
+            + (
+                f", scored every {config.eval_every} steps"
+                if held_out and config.eval_every
+                else ""
+            ),
             f"LoRA rank {config.lora_rank} on {config.base_model}, renderer"
             f" {self.data.renderer_name}",
             f"learning rate {rate}, {config.lr_schedule} after {config.warmup_steps} warm-up steps",
@@ -125,8 +130,6 @@ class SupervisedRun:
             CheckFailed: the loss is not finite, or the service stopped answering.
             InputError: other settings than the run began with; an unusable service or model.
         """
-        import tinker
-
         with self.folder.locked():
             self._save_or_compare_config()
             connection = service.connect(self.config.run_name, self._metadata())
@@ -135,7 +138,7 @@ class SupervisedRun:
                 code, summary = self._train(connection)
                 status = "success" if code == EXIT_OK else "interrupted"
                 return code, summary
-            except tinker.TinkerError as error:
+            except service.service_errors() as error:
                 raise CheckFailed(self._stopped(service.brief(error))) from None
             finally:
                 with contextlib.suppress(Exception):  # closing is a courtesy, not a result

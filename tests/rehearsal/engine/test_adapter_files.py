@@ -18,7 +18,7 @@ from tinkerlab.rehearsal.engine.training import TrainableAdapter
 from tinkerlab.rehearsal.engine.types import AdapterConfig
 from tinkerlab.rehearsal.errors import UserError
 
-each_architecture = pytest.mark.parametrize("architecture", reference.ARCHITECTURES)
+each_architecture = reference.each_architecture
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def _compare(adapter: TrainableAdapter, data, name: str, config=None) -> None:
     assert reference.worst_relative_error(adapter.gradients(), expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("architecture", reference.ARCHITECTURES)
+@reference.each_architecture
 def test_cross_entropy_gradient(architecture: str, tmp_path) -> None:
     rng = np.random.default_rng(3)
     data = [reference.sft_datum(rng, n) for n in (7, 40, 1, 12)]
@@ -148,6 +148,26 @@ def test_many_small_chunks_give_the_same(tmp_path, monkeypatch) -> None:
     other = _adapter("llama", tmp_path)
     other.forward_backward(data, "cross_entropy", {})
     assert reference.worst_relative_error(other.gradients(), whole) < 1e-5
+
+
+@reference.each_architecture
+def test_recomputing_layers_gives_the_same(architecture: str, tmp_path, monkeypatch) -> None:
+    rng = np.random.default_rng(10)
+    data = [reference.sft_datum(rng, n) for n in (60, 70)]
+    kept, recomputed = _adapter(architecture, tmp_path), _adapter(architecture, tmp_path)
+    first = kept.forward_backward(data, "cross_entropy", {})
+    monkeypatch.setattr("tinkerlab.rehearsal.engine.training._TOKENS_BEFORE_RECOMPUTING", 1)
+    calls = []
+    run = kept.base.hf.model.layers[0].mlp.forward
+    monkeypatch.setattr(
+        kept.base.hf.model.layers[0].mlp, "forward", lambda x: [calls.append(1), run(x)][1]
+    )
+    second = recomputed.forward_backward(data, "cross_entropy", {})
+    assert len(calls) == 2  # it did compute twice
+    assert second.metrics == first.metrics
+    for site, pair in recomputed.gradients().items():
+        for found, expected in zip(pair, kept.gradients()[site], strict=True):
+            assert torch.equal(found, expected)
 
 
 def test_doubled_weights_double_the_gradient(tmp_path) -> None:

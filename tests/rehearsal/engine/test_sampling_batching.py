@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, wait
 from dataclasses import replace
 
 import engine_reference
+import numpy as np
 import pytest
 import torch
 from sampling_reference import prompt, request, trained
@@ -18,6 +19,8 @@ from tinkerlab.rehearsal.engine.base import BaseModel
 from tinkerlab.rehearsal.engine.lora import LoraWeights
 from tinkerlab.rehearsal.engine.sampling import Sampler
 from tinkerlab.rehearsal.engine.sampling_rows import SamplerLimits
+from tinkerlab.rehearsal.engine.training import TrainableAdapter
+from tinkerlab.rehearsal.engine.types import AdapterConfig
 from tinkerlab.rehearsal.errors import UserError
 
 
@@ -244,38 +247,31 @@ def test_a_slow_callback_does_not_stop_the_batch(sampler):
     release.set()
 
 
-def test_sampling_goes_on_during_a_training_step(base, sampler):
-    """Another client's step runs for as long as it takes; samples come meanwhile."""
-    import numpy as np
-
-    from tinkerlab.rehearsal.engine.training import TrainableAdapter
-    from tinkerlab.rehearsal.engine.types import AdapterConfig
-
+def test_sampling_goes_on_during_a_training_step(base, sampler, monkeypatch):
+    """The step is held in the middle, with every lock that training takes."""
     trainable = TrainableAdapter(base, AdapterConfig(rank=4, seed=0))
-    rng = np.random.default_rng(0)
-    data = [engine_reference.sft_datum(rng, 100) for _ in range(30)]
-    training = threading.Event()
-    stop = threading.Event()
-    steps = 0
+    data = [engine_reference.sft_datum(np.random.default_rng(0), 20)]
+    inside, release = threading.Event(), threading.Event()
+    run = TrainableAdapter._run
 
-    def train() -> None:
-        nonlocal steps
-        while not stop.is_set():
-            trainable.forward_backward(data, "cross_entropy", {}, forward_only=False)
-            steps += 1
-            training.set()
+    def held(*arguments, **options):
+        run(*arguments, **options)
+        inside.set()
+        assert release.wait(120)
 
-    thread = threading.Thread(target=train)
+    monkeypatch.setattr(TrainableAdapter, "_run", held)
+    thread = threading.Thread(
+        target=lambda: trainable.forward_backward(data, "cross_entropy", {}, forward_only=False)
+    )
     thread.start()
     try:
-        assert training.wait(60)
-        before = steps
+        assert inside.wait(60)
         result = sampler.submit(request(prompt(5), 20)).result(60)
         assert len(result.sequences[0].tokens) == 20
+        assert thread.is_alive()
     finally:
-        stop.set()
+        release.set()
         thread.join()
-    assert steps >= before
 
 
 def test_closing_cancels_what_runs_and_refuses_what_comes(base):

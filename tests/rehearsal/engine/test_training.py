@@ -17,7 +17,7 @@ from tinkerlab.rehearsal.engine.types import AdamSettings, AdapterConfig, Traini
 from tinkerlab.rehearsal.errors import UserError
 
 FAST = AdamSettings(learning_rate=1e-2, weight_decay=0.01, grad_clip_norm=1.0)
-each_architecture = pytest.mark.parametrize("architecture", reference.ARCHITECTURES)
+each_architecture = reference.each_architecture
 
 
 def _new(architecture: str = "llama", **options: Any) -> TrainableAdapter:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinkerlab.rehearsal.engine import lora
+from tinkerlab.rehearsal.engine import lora, recompute
 from tinkerlab.rehearsal.errors import UserError
 from tinkerlab.rehearsal.models.registry import ModelSource
 
@@ -36,6 +36,7 @@ class BaseModel:
         self.hf = hf.eval().requires_grad_(False)
         self.config = hf.config.get_text_config()
         self.sites = lora.install(hf)
+        recompute.install(hf)
         self.context_length = int(getattr(self.config, "max_position_embeddings", 0) or 2048)
         self.vocab_size = int(hf.get_input_embeddings().weight.shape[0])
         self.eos_token_ids = _eos_token_ids(hf)

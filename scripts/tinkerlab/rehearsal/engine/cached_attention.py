@@ -3,7 +3,7 @@
 transformers' own attention would do it too, at a price: its 2-D masks count a sliding window
 from one common position, and on a CPU it first copies every key and value once for each query
 head that shares it. Here the query heads of a group become more queries of their one key head,
-so that nothing is copied: 7 to 9 times less time at 64 rows of SmolLM2-135M.
+so that nothing is copied: about a tenth of the time at 64 rows of SmolLM2-135M.
 
 :func:`install` registers the attention with transformers under its own name. It works only
 inside :func:`cached_pass`, in the thread that entered it; everywhere else (training, prompts)

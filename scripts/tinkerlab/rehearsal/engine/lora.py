@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -160,6 +160,14 @@ def use_adapters(groups: Sequence[RowGroup]) -> Iterator[None]:
 def use_adapter(weights: LoraWeights | None, loads: ExpertLoads | None = None) -> Iterator[None]:
     """Give every row of every batch that this thread runs the same adapter (or none)."""
     with _activate(Active(rows=0, groups=(), whole=weights, loads=loads)):
+        yield
+
+
+@contextmanager
+def without_counting() -> Iterator[None]:
+    """Keep this thread's adapters, but count no expert's tokens."""
+    active = _thread.active or Active(rows=0, groups=())
+    with _activate(replace(active, loads=None)):
         yield
 
 

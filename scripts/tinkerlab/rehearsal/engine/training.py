@@ -19,6 +19,7 @@ from tinkerlab.rehearsal.engine.lora import ExpertLoads, use_adapter
 from tinkerlab.rehearsal.engine.losses import Loss
 from tinkerlab.rehearsal.engine.optimizer import AdamW
 from tinkerlab.rehearsal.engine.passes import Batch, batches
+from tinkerlab.rehearsal.engine.recompute import recompute_layers
 from tinkerlab.rehearsal.engine.types import (
     AdamSettings,
     AdapterConfig,
@@ -30,6 +31,9 @@ from tinkerlab.rehearsal.errors import UserError
 OPTIMIZER = "optimizer.safetensors"
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+# A pass over more tokens than this (one long datum) trades time for memory.
+_TOKENS_BEFORE_RECOMPUTING = 2048
 
 
 class TrainableAdapter:
@@ -221,7 +225,8 @@ class TrainableAdapter:
         if train:
             _ = self._buffers.gradient  # the backward pass adds to it
         counter = ExpertLoads(batch.mask, loads)
-        with use_adapter(self._buffers.weights, counter):
+        long = batch.tokens.numel() > _TOKENS_BEFORE_RECOMPUTING
+        with use_adapter(self._buffers.weights, counter), recompute_layers(long):
             with torch.set_grad_enabled(train):
                 hidden = self.base.hidden_states(batch.tokens)
             flat = hidden.detach().reshape(-1, hidden.shape[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from starlette.requests import Request
@@ -70,7 +71,9 @@ async def optim_step(request: Request) -> Response:
             raise UserError("learning_rate, eps and weight_decay must not be negative")
 
         def work(run: Run) -> dict[str, Any]:
-            return {"metrics": run.ready().optim_step(AdamSettings(**settings))}
+            metrics = run.ready().optim_step(AdamSettings(**settings))
+            # JSON has no word for an infinite gradient norm, and the SDK refuses Python's.
+            return {"metrics": {k: v for k, v in metrics.items() if math.isfinite(v)}}
 
         return work
 
