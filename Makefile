@@ -33,13 +33,13 @@ format: $(INSTALLED)
 types: $(INSTALLED)
 	@echo "== pyright" && $(BIN)/pyright
 
-# The last: every test, the slow ones included.
+# The last: every test, the slow ones included, in two workers; a file stays in one of them.
 tests: $(INSTALLED)
-	@echo "== pytest" && $(BIN)/python -m pytest $(ARGS)
+	@echo "== pytest" && $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # What to run while editing: the tests that take seconds. Mirrors no CI step of its own.
 fast: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
 
 # The measured claims of README.md: each file prints its ratio and its target. Not part of CI,
 # because a busy machine makes them fail. Runs all of them, then fails if one missed its target.

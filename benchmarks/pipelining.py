@@ -38,8 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--latency-ms", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--batch-size", type=int, default=32, help="examples a step")
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--batch-size", type=int, default=4, help="examples a step")
     parser.add_argument("--model", default="tiny:llama")
     parser.add_argument("--submit-ahead", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -109,7 +109,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         epilog="example: python benchmarks/sampling_throughput.py --model tiny:llama --rounds 5",
     )
     parser.add_argument("--model", help="name or folder (default: the embedded SmolLM2-135M)")
-    parser.add_argument("--max-tokens", type=int, default=32, help="new tokens of each request")
+    parser.add_argument("--max-tokens", type=int, default=64, help="new tokens of each request")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the first comparison")
     parser.add_argument(
         "--sequential-rounds", type=int, default=1, help="rounds of the second comparison"

@@ -79,9 +79,11 @@ def export(argv: list[str]) -> int:
 
         fit = check_engine(result.folders["adapter"], args.engine, base.directory)
         document["engine"] = fit.as_json()
-        if not fit.good:
-            result.problems.append(f"{args.engine}: {fit.summary}; {fit.fix}")
-            document |= {"good": result.good, "problems": result.problems}
+        line = f"{args.engine}: {fit.verdict}: {fit.summary}" + (f"; {fit.fix}" if fit.fix else "")
+        # What nobody knows is no fault of an export that was verified.
+        sure = fit.verdict in ("applies part", "refuses")
+        (result.problems if sure else result.notes).append(line)
+        document |= {"good": result.good, "problems": result.problems, "notes": result.notes}
     if args.json:
         cli.emit_json(document)
     else:

@@ -56,7 +56,12 @@ def stub_environment(folder: Path, failing: str = "") -> None:
     (folder / ".venv" / "installed").touch()
 
 
-STEPS = ["ran ruff check .", "ran ruff format --check .", "ran pyright", "ran python -m pytest"]
+STEPS = [
+    "ran ruff check .",
+    "ran ruff format --check .",
+    "ran pyright",
+    "ran python -m pytest -n 2 --dist loadfile",
+]
 
 
 def test_make_test_runs_every_check(tmp_path: Path) -> None:

@@ -58,12 +58,13 @@ def test_export_verify_damage_verify(rehearsal, checkpoint, edit, tmp_path) -> N
 
     name = "model.layers.1.self_attn.o_proj.weight"
     edit(tmp_path / "out/merged", name, lambda tensor: tensor.flip(0))
-    second = run(*command, env=rehearsal.env)
+    second = run(*command, "--engine", "vllm", env=rehearsal.env)
     assert second.returncode == 1, second.stdout + second.stderr
     assert "from an earlier run" in second.stderr
     assert second.stdout.startswith("NOT GOOD")
     assert "layers 1" in second.stdout
     assert name in second.stdout
+    assert "note: vllm: uncertain: lm_head" in second.stdout  # tiny:llama ties it to the input
 
     engine = run("check-adapter", tmp_path / "out/adapter", "--engine", "peft", "--json")
     assert engine.returncode == 0, engine.stderr

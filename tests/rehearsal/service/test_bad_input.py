@@ -312,7 +312,7 @@ KNOWN = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(route=st.sampled_from(ROUTES), body=st.one_of(JSON, KNOWN))
 def test_no_json_makes_it_answer_500_or_die(http: httpx.Client, route: str, body: Any) -> None:
     reply = http.post(f"/{route}", content=json.dumps(body).encode("utf-8", "surrogatepass"))

@@ -42,6 +42,7 @@ def step(client: tinker.TrainingClient) -> None:
     client.optim_step(types.AdamParams(learning_rate=1e-2)).result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["asked", "killed"])
 def test_a_restarted_service_serves_every_saved_path_and_result(
     start_rehearsal, how: str, tmp_path: Path
@@ -180,6 +181,7 @@ def test_expired_checkpoints_disappear(tmp_path: Path) -> None:
     assert checkpoints.find(PATH) is not None
 
 
+@pytest.mark.slow
 def test_a_store_serves_one_rehearsal_at_a_time(start_rehearsal, tmp_path: Path) -> None:
     with (
         start_rehearsal(store=tmp_path / "store"),

@@ -10,6 +10,9 @@ import pytest
 import tinker
 from tinker import types
 
+# Each test starts a service of its own.
+pytestmark = pytest.mark.slow
+
 PROMPT = tinker.ModelInput.from_ints([1, 2, 3])
 PARAMS = types.SamplingParams(max_tokens=2, temperature=0.0)
 DATA = [

@@ -345,6 +345,7 @@ def test_identity_and_capabilities(rehearsal) -> None:
     assert sampler_id.get_base_model() == rehearsal.model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [

@@ -7,12 +7,15 @@ that transformers' models make of a cache (``update``, ``get_seq_length``, ``get
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+
+_FIRST_BYTES = 3 * 2**30  # address space of a group's first buffers
 
 
 class CapturedPrompts:
@@ -98,8 +101,7 @@ class GrowingPrompt:
 class RowBuffers:
     """The preallocated buffers of a group of running rows, ``[rows, key heads, width, d]``.
 
-    A row that isn't written to costs no memory yet: the operating system hands out pages when
-    they are first touched.
+    A row that isn't written to costs no memory yet, nor do the columns that it doesn't use.
     """
 
     def __init__(self, width: int) -> None:
@@ -112,7 +114,10 @@ class RowBuffers:
         """Make room for ``rows`` rows; what is there stays."""
         if rows <= self.capacity:
             return
-        capacity = max(rows, 2 * self.capacity, 4)
+        # Address space is free, copying isn't: start with room for a full batch if that stays
+        # within bounds.
+        row_bytes = self.width * like.bytes_per_token
+        capacity = max(rows, 2 * self.capacity, min(128, _FIRST_BYTES // row_bytes))
         if not self._layers:
             self._layers = [(k[None, :0, :0], v[None, :0, :0]) for k, v in like.layers]
         for index, (old, shape) in enumerate(zip(self._layers, like.layers, strict=True)):
@@ -124,11 +129,7 @@ class RowBuffers:
         self.capacity = capacity
 
     def _grown(self, old: Tensor, shape: Tensor, capacity: int) -> Tensor:
-        # Zeros, because a masked column still takes part as 0 * value, and uninitialised memory
-        # may hold NaN. numpy's zeros are untouched pages until written; torch's are not.
-        new = torch.from_numpy(
-            np.zeros((capacity, shape.shape[0], self.width, shape.shape[2]), dtype=np.float32)
-        )
+        new = _untouched_zeros((capacity, shape.shape[0], self.width, shape.shape[2]))
         if self.capacity:
             new[: self.capacity, :, : self._columns] = old[:, :, : self._columns]
         return new
@@ -193,3 +194,20 @@ class RowStep:
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self._columns, 0
+
+
+def _untouched_zeros(shape: tuple[int, ...]) -> Tensor:
+    """float32 zeros that take memory a page at a time, when they are first written.
+
+    Zeros, because a masked column still takes part as 0 * value, and uninitialised memory may
+    hold NaN. Straight from the operating system, because torch writes its zeros at once, and
+    numpy asks for huge pages, of which a row that uses 5 % of its columns touches nearly all
+    (measured: 1.5 GB where 0.2 GB hold numbers, and 20 times the time).
+    """
+    size = 4 * math.prod(shape)
+    private = getattr(mmap, "MAP_PRIVATE", None)
+    if private is None:  # Windows
+        pages = mmap.mmap(-1, size)
+    else:
+        pages = mmap.mmap(-1, size, flags=private | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=torch.float32).view(shape)
