@@ -8,10 +8,12 @@ waiting for each step before submitting the next. Prints two ratios:
     pipelined / ideal     target: at most 1.1
     waiting / pipelined   what the pipelining wins
 
-Ideal is the delay until the first request arrives, plus the steps at the pace of the slower of
-two things that no client can do without: the service's own time for a step (measured in the
-run without delay), and handing over a step's two requests, which the SDK sends one after the
-other, each waiting for the delayed acknowledgement of the one before.
+Ideal is one delayed round trip, until the first request has arrived, plus the steps at the pace
+of the slower of two things that no client can do without: the service's own time for a step
+(measured in the run without delay), and handing over a step's two requests, which the SDK sends
+one after the other, each waiting for the acknowledgement of the one before. A round trip is
+measured on the delayed service with requests that ask it for nothing, right after the training.
+On a machine that is busy with other things the ratio says more about those.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -41,25 +45,27 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--batch-size", type=int, default=4, help="examples a step")
     parser.add_argument("--model", default="tiny:llama")
-    parser.add_argument("--submit-ahead", type=int, default=1)
+    parser.add_argument("--submit-ahead", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
-    latency = arguments.latency_ms / 1000
     steps = arguments.steps
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        near = train(arguments, folder / "near", [], arguments.submit_ahead)
+        near, _ = train(arguments, folder / "near", [], arguments.submit_ahead)
         fault = [f"latency:{arguments.latency_ms}ms"]
-        pipelined = train(arguments, folder / "pipelined", fault, arguments.submit_ahead)
-        waiting = train(arguments, folder / "waiting", fault, 0)
+        pipelined, round_trip = train(
+            arguments, folder / "pipelined", fault, arguments.submit_ahead
+        )
+        waiting, _ = train(arguments, folder / "waiting", fault, 0)
     step_seconds = near / steps
-    ideal = latency + steps * max(step_seconds, 2 * latency)
+    ideal = round_trip + steps * max(step_seconds, 2 * round_trip)
     result = {
-        "latency_seconds": latency,
+        "latency_seconds": arguments.latency_ms / 1000,
+        "round_trip_seconds": round(round_trip, 4),
         "steps": steps,
         "service_seconds_per_step": round(step_seconds, 4),
         "ideal_seconds": round(ideal, 3),
@@ -79,8 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(
     arguments: argparse.Namespace, folder: Path, faults: list[str], submit_ahead: int
-) -> float:
-    """Seconds from the first submission to the last step's row."""
+) -> tuple[float, float]:
+    """Seconds from the first submission to the last step's row, and of an empty round trip."""
     import sl_trainer
     from tinkerlab.rehearsal.service.launch import rehearsal_server
     from tinkerlab.runs import metrics
@@ -107,6 +113,7 @@ def train(
                     "lora_rank=8",
                 ]
             )
+        round_trip = measure_round_trip()
     if code != cli.EXIT_OK:
         log = (folder / "log").read_text()
         raise CheckFailed(
@@ -114,7 +121,20 @@ def train(
         )
     rows = metrics.read(folder / "run")
     cli.say(f"{folder.name}: {sum(row['time/total'] for row in rows):.2f} s")
-    return sum(row["time/total"] for row in rows if row["step"] < arguments.steps)
+    return sum(row["time/total"] for row in rows if row["step"] < arguments.steps), round_trip
+
+
+def measure_round_trip(repeats: int = 9) -> float:
+    """Median seconds of a request that needs no work."""
+    import tinker
+
+    client = tinker.RestClient()
+    seconds = []
+    for _ in range(repeats):
+        started = time.monotonic()
+        client.get_server_capabilities().result()
+        seconds.append(time.monotonic() - started)
+    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def loss_curves(
         return None
     import numpy as np
 
-    with _axes("Loss by training step", 8.2, 3.4) as (axes, svg):
+    with _axes("Loss by training step", 5.6, 3.4) as (axes, svg):
         if train:
             steps, values = zip(*train, strict=True)
             long = len(steps) >= _SMOOTH_FROM
@@ -116,7 +116,7 @@ def item_changes(changes: Sequence[float], *, lower_is_better: bool, unit: str) 
     if not changes:
         return None
     ordered = sorted(changes, reverse=not lower_is_better)
-    with _axes("Change of every held-out item, sorted", 8.2, 2.9) as (axes, svg):
+    with _axes("Change of every held-out item, sorted", 5.6, 3.4) as (axes, svg):
         for wanted, colour in ((True, _BETTER), (False, _WORSE)):
             places = [
                 i for i, v in enumerate(ordered) if v and ((v < 0) == lower_is_better) == wanted

@@ -70,8 +70,7 @@ def _values(data: ReportData) -> dict[str, Any]:
         "examples": views.examples(data.examples),
         "checkpoints": checkpoints,
         "export": views.export(data.export),
-        "first_train": data.train_curve[0] if data.train_curve else None,
-        "last_train": data.train_curve[-1] if data.train_curve else None,
+        "has_train": bool(data.train_curve),
         "held_out": data.held_out_curve,
         "serving": views.serving(data.summary, data.config, checkpoints, data.export),
     }
@@ -88,7 +87,9 @@ def _outcome(data: ReportData) -> str:
 
 def _number(value: Any) -> str:
     """A number as a reader wants it; anything else as it is."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
         return "–" if value is None else str(value)
     if isinstance(value, int):
         return f"{value:,}".replace(",", "\u202f")

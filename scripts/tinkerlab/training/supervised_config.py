@@ -75,7 +75,7 @@ class SupervisedConfig:
 
     # the run
     seed: int = 0
-    submit_ahead: int = 1
+    submit_ahead: int = 2
     ttl_seconds: int | None = 604_800
     wandb_project: str | None = None
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -26,10 +27,9 @@ PATH = f"tinker://run:train:0/{TRAINING}/a"
 
 
 def datum() -> tinker.Datum:
-    return tinker.Datum(
-        model_input=tinker.ModelInput.from_ints([1, 2, 3, 4]),
-        loss_fn_inputs={"target_tokens": [2, 3, 4, 5], "weights": [1.0, 1.0, 1.0, 1.0]},
-    )
+    inputs: dict[str, Any] = {"target_tokens": [2, 3, 4, 5], "weights": [1.0] * 4}
+    prompt = tinker.ModelInput.from_ints([1, 2, 3, 4])
+    return tinker.Datum(model_input=prompt, loss_fn_inputs=inputs)
 
 
 def logprobs(client: tinker.TrainingClient) -> np.ndarray:

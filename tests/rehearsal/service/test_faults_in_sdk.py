@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -15,12 +16,8 @@ pytestmark = pytest.mark.slow
 
 PROMPT = tinker.ModelInput.from_ints([1, 2, 3])
 PARAMS = types.SamplingParams(max_tokens=2, temperature=0.0)
-DATA = [
-    tinker.Datum(
-        model_input=tinker.ModelInput.from_ints([1, 2, 3]),
-        loss_fn_inputs={"target_tokens": [2, 3, 4], "weights": [1.0, 1.0, 1.0]},
-    )
-]
+INPUTS: dict[str, Any] = {"target_tokens": [2, 3, 4], "weights": [1.0, 1.0, 1.0]}
+DATA = [tinker.Datum(model_input=PROMPT, loss_fn_inputs=INPUTS)]
 
 
 def two_steps(server) -> list[float]:

@@ -1,12 +1,14 @@
 """Requests take effect once each, in sequence order."""
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tinkerlab.rehearsal.service.ordering import RequestOrder
 
 
-def make_order(first: int = 1) -> tuple[RequestOrder, list[int], "callable"]:
+def make_order(first: int = 1) -> tuple[RequestOrder, list[int], Callable[[int], None]]:
     done: list[int] = []
     order = RequestOrder(lambda work: work(), first=first)
     return order, done, lambda seq: order.submit(seq, lambda: done.append(seq))

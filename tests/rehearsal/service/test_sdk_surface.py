@@ -6,10 +6,12 @@ import pickle
 import urllib.request
 import uuid
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tinker
+import torch
 from tinker import types
 
 PROMPT = tinker.ModelInput.from_ints([72, 101, 108, 108, 111])
@@ -17,13 +19,12 @@ PROMPT = tinker.ModelInput.from_ints([72, 101, 108, 108, 111])
 
 def datum(tokens: list[int], weight: float = 1.0) -> tinker.Datum:
     """Next-token prediction over all of ``tokens``."""
-    return tinker.Datum(
-        model_input=tinker.ModelInput.from_ints(tokens[:-1]),
-        loss_fn_inputs={
-            "target_tokens": tokens[1:],
-            "weights": np.full(len(tokens) - 1, weight, np.float32),
-        },
-    )
+    inputs: dict[str, Any] = {
+        "target_tokens": tokens[1:],
+        "weights": np.full(len(tokens) - 1, weight, np.float32),
+    }
+    prompt = tinker.ModelInput.from_ints(tokens[:-1])
+    return tinker.Datum(model_input=prompt, loss_fn_inputs=inputs)
 
 
 DATA = [datum([10, 20, 30, 40, 50, 60]), datum([7, 8, 9])]
@@ -87,7 +88,7 @@ def test_a_custom_loss_trains(rehearsal, service) -> None:
     client = service.create_lora_training_client(rehearsal.model, rank=4, seed=5).result()
 
     def squared(data, logprobs):
-        loss = sum((row**2).sum() for row in logprobs)
+        loss = torch.cat(list(logprobs)).square().sum()
         return loss, {"squared:sum": float(loss.detach())}
 
     values = []
