@@ -94,6 +94,7 @@ def train(
     data = resources.files("tinker_cookbook") / "example_data" / "conversations.jsonl"
     with rehearsal_server([arguments.model], store=folder / "store", faults=faults) as server:
         os.environ.update({key: server.env[key] for key in ("TINKER_BASE_URL", "TINKER_API_KEY")})
+        os.environ["TINKER_TELEMETRY"] = "0"  # it would go on after the service has stopped
         with (
             (folder / "log").open("w") as log,
             contextlib.redirect_stdout(log),
@@ -126,9 +127,9 @@ def train(
 
 def measure_round_trip(repeats: int = 9) -> float:
     """Median seconds of a request that needs no work."""
-    import tinker
+    from tinkerlab.training.service import rest_client
 
-    client = tinker.RestClient()
+    client = rest_client()
     seconds = []
     for _ in range(repeats):
         started = time.monotonic()

@@ -120,6 +120,7 @@ def stages(demo: Demo) -> list[Stage]:
         return script(
             "export_model.py", "--checkpoint", last.state_path, "--sampler", last.sampler_path,
             "--output", demo.exported, "--text", demo.run / "held_out.jsonl",
+            "--max-texts", 8,
         )  # fmt: skip
 
     def report() -> list[str]:
@@ -150,7 +151,10 @@ def stages(demo: Demo) -> list[Stage]:
         Stage(
             "evaluate",
             "score base and trained model on the held-out items",
-            lambda: script("evaluate.py", "nll", "--run", demo.run, "--output", demo.results),
+            lambda: script(
+                "evaluate.py", "nll", "--run", demo.run, "--output", demo.results,
+                "--max-tokens", 80,
+            ),
             demo.results / "summary.json",
         ),
         Stage(
@@ -211,8 +215,8 @@ def tell(demo: Demo, summary: dict[str, Any], runner: StageRunner, failed: list[
     print()
     for name, seconds in runner.seconds.items():
         print(f"  {name:<14} {seconds:6.0f} s")
-    print(f"\nheld-out NLL {summary['baseline_nll']:.4f} -> {summary['trained_nll']:.4f} nats per")
-    print(f"token: {summary['scores']['verdict']}")
+    before, after = summary["baseline_nll"], summary["trained_nll"]
+    print(f"\nheld-out NLL {before:.4f} -> {after:.4f}: {summary['scores']['verdict']}")
     if "export" in failed:
         print("the export failed (see above): python scripts/export_model.py --help")
     elif demo.export:

@@ -182,7 +182,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> FakeService:
     # Hundreds of runs: git and the disk's own cache are tested elsewhere.
     monkeypatch.setattr(provenance, "git_commit", lambda _: "commit")
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(tinker, "RestClient", lambda: fake)
+    monkeypatch.setattr(service, "rest_client", lambda: fake)
     return fake
 
 

@@ -6,6 +6,7 @@ in the same folder, it refuses.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -210,6 +211,7 @@ def _clients(plan: Plan) -> tuple[tinker.SamplingClient, tinker.SamplingClient]:
 
     from tinkerlab.training import service
 
+    _quiet_waiting()
     connection = service.connect("evaluate", {"purpose": "evaluate.py nll"})
     # Both are asked for before either is awaited.
     pending = (
@@ -229,6 +231,16 @@ def _clients(plan: Plan) -> tuple[tinker.SamplingClient, tinker.SamplingClient]:
             f" {plan.base_model}; give that one as --base-model"
         )
     return base, trained
+
+
+def _quiet_waiting() -> None:
+    """Drop the SDK's warning for each answer that takes longer than one long poll.
+
+    A busy service gives one for every request and every half minute; waiting is no fault.
+    """
+    logging.getLogger("tinker.lib.api_future_impl").addFilter(
+        lambda record: "try_again" not in record.getMessage()
+    )
 
 
 def _progress() -> Callable[[int, int], None]:

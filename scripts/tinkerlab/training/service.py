@@ -59,6 +59,17 @@ def require_reachable(address: str) -> None:
         raise InputError(f"{address} does not answer ({reason}); {REHEARSE}") from None
 
 
+def rest_client() -> tinker.RestClient:
+    """A REST client of the service that the environment names now.
+
+    ``tinker.RestClient()`` without an address is made once for the whole process: after
+    TINKER_BASE_URL changes it goes on asking the service that was there before.
+    """
+    import tinker
+
+    return tinker.RestClient(base_url=os.environ.get("TINKER_BASE_URL") or None)
+
+
 def service_errors() -> tuple[type[Exception], ...]:
     """What the SDK raises when the service refuses, can't be reached, or answers nonsense."""
     import tinker
@@ -112,7 +123,7 @@ def _served() -> str:
     import tinker
 
     try:
-        capabilities = tinker.RestClient().get_server_capabilities().result(timeout=10)
+        capabilities = rest_client().get_server_capabilities().result(timeout=10)
         names = sorted(m.model_name for m in capabilities.supported_models if m.model_name)
     except (tinker.TinkerError, TimeoutError):
         return ""

@@ -145,9 +145,8 @@ class SupervisedRun:
                     connection.close(status).result(timeout=10)
 
     def _train(self, connection: tinker.ServiceClient) -> tuple[int, dict[str, Any]]:
-        import tinker
 
-        rest = tinker.RestClient()
+        rest = service.rest_client()
         point = resume.find_resume_point(self.folder, rest)
         if point.complete:
             say("this run is complete; nothing to do")

@@ -87,7 +87,10 @@ def test_a_capacity_pause_is_logged_as_one(
         start_rehearsal(faults=["capacity:3s"]) as server,
         caplog.at_level(logging.WARNING, logger="tinker"),
     ):
-        server.client().create_lora_training_client(server.model, rank=2).result()
+        # A sampler's pause is logged at once, a training client's only after a grace period.
+        sampler = server.client().create_sampling_client(base_model=server.model).result()
+        sampler.sample(PROMPT, 1, PARAMS).result()
+    assert "Sampling is paused" in caplog.text
     assert "is running short on capacity" in caplog.text
 
 

@@ -1,8 +1,8 @@
 """Long training passes in bounded memory: decoder layers that compute their activations twice.
 
-A layer's activations for one token of a 135M model take some 50 kB, and all layers' are kept
-until the backward pass: a datum of 8,192 tokens would need 12 GB. In a pass under
-:func:`recompute_layers` a layer keeps its input only, and computes again in the backward pass.
+All layers' activations of all tokens are kept until the backward pass, many times the size of
+the layers' inputs. In a pass under :func:`recompute_layers` a layer keeps its input only, and
+computes the rest again in the backward pass.
 Like the choice of adapters this belongs to the running thread: sampling shares the model.
 """
 
