@@ -57,6 +57,7 @@ class Trainers:
             "learning_rate=0.01",
             "eval_every=2",
             "save_every=1",
+            "submit_ahead=1",
         ]
 
     def log(self, name: str) -> Path:
