@@ -10,6 +10,7 @@ faults   list the faults that --fault can produce
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -160,7 +161,8 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def _forward(child: subprocess.Popen[bytes], number: int) -> None:
-    if child.poll() is None:
+    # It may have ended this very moment.
+    with contextlib.suppress(ProcessLookupError):
         os.kill(child.pid, number)
 
 

@@ -32,9 +32,8 @@ class TrainedRun:
     conversations: list[list[dict[str, Any]]]
 
 
-@pytest.fixture(scope="session")
-def trained_run(rehearsal, tmp_path_factory) -> TrainedRun:
-    """Six real steps of LoRA on a tiny model; the folder is as sl_trainer.py leaves it."""
+def train(rehearsal, folder: Path) -> TrainedRun:
+    """Six real steps of LoRA on a tiny model; ``folder`` is left as sl_trainer.py leaves it."""
     import tinker
 
     from tinkerlab.data import Row, build_datum, load_tokenizer, resolve_renderer
@@ -58,7 +57,6 @@ def trained_run(rehearsal, tmp_path_factory) -> TrainedRun:
     state = client.save_state("evaluated").result().path
     sampler = client.save_weights_for_sampler("evaluated").result().path
 
-    folder = tmp_path_factory.mktemp("runs") / "tiny-run"
     folder.mkdir()
     config = {
         "base_model": rehearsal.model,
@@ -85,3 +83,14 @@ def trained_run(rehearsal, tmp_path_factory) -> TrainedRun:
         trainer_nll=forward.metrics["loss:sum"] / len(datums),
         conversations=conversations,
     )
+
+
+@pytest.fixture(scope="session")
+def trained_run(rehearsal, tmp_path_factory) -> TrainedRun:
+    return train(rehearsal, tmp_path_factory.mktemp("runs") / "tiny-run")
+
+
+@pytest.fixture
+def train_run():
+    """``train_run(rehearsal, folder)`` trains on a service of the test's own."""
+    return train

@@ -131,44 +131,47 @@ def test_other_results_are_replaced_only_when_asked(evaluated, trained_run, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_evaluation_goes_on_and_ends_the_same(
-    evaluated, rehearsal, trained_run, tmp_path, ending
+    start_rehearsal, train_run, tmp_path, monkeypatch
 ):
+    """Interrupted by Ctrl-C, gone on with, killed, gone on with: as if nothing had been."""
     folder = tmp_path / "results"
-    arguments = ("--run", trained_run.folder, "--output", folder, "--max-tokens", 8)
-    process = subprocess.Popen(
-        command(*arguments, "--in-flight", 1), env=rehearsal.env, stderr=subprocess.DEVNULL
-    )
     partial = folder / sft.PARTIAL_FILE
-    while process.poll() is None and not (partial.exists() and partial.stat().st_size):
-        time.sleep(0.001)
-    process.send_signal(ending)
-    process.wait()
-    assert process.returncode in (130, -ending), "it was over before the signal came"
-    assert not (folder / results.SUMMARY_FILE).exists()
-    kept = partial.read_bytes()
-    assert kept.count(b"\n") < 2 * len(trained_run.conversations)
+    # Slow enough that a signal surely comes in the middle of the items.
+    with start_rehearsal(faults=["latency:200ms,on=asample"]) as service:
+        run = train_run(service, tmp_path / "tiny-run")
+        monkeypatch.setenv("TINKER_BASE_URL", service.base_url)
+        arguments = ("--run", run.folder, "--output", folder, "--max-tokens", 2)
+        kept = 0
+        for ending in (signal.SIGINT, signal.SIGKILL):
+            process = subprocess.Popen(
+                command(*arguments, "--in-flight", 1), env=service.env, stderr=subprocess.DEVNULL
+            )
+            while process.poll() is None and lines_in(partial) <= kept + 1:
+                time.sleep(0.01)
+            process.send_signal(ending)
+            process.wait()
+            assert process.returncode in (130, -ending), "it was over before the signal came"
+            assert not (folder / results.SUMMARY_FILE).exists()
+            kept = lines_in(partial)
 
-    asked = []
-    original = sft.nll.mean_nll
-
-    def counted(logprobs, item):
-        asked.append(item.index)
-        return original(logprobs, item)
-
-    sft.nll.mean_nll = counted
-    try:
+        asked = []
+        original = sft.nll.mean_nll
+        monkeypatch.setattr(
+            sft.nll, "mean_nll", lambda *call: asked.append(call) or original(*call)
+        )
         assert evaluate(*arguments) == 0
-    finally:
-        sft.nll.mean_nll = original
-    whole_lines = kept[: kept.rfind(b"\n") + 1].count(b"\n")
-    assert len(asked) == 2 * len(trained_run.conversations) - whole_lines
+        assert len(asked) == 2 * len(run.conversations) - kept
+        assert evaluate(*arguments[:3], tmp_path / "whole", *arguments[4:]) == 0
     assert check_results(folder).ok
     for name in (results.BASE_FILE, results.TRAINED_FILE):
-        before = results.read_jsonl(evaluated[0] / name)
-        after = results.read_jsonl(folder / name)
-        assert [r["nll"] for r in after] == pytest.approx([r["nll"] for r in before], abs=1e-5)
+        whole = [record["nll"] for record in results.read_jsonl(tmp_path / "whole" / name)]
+        found = [record["nll"] for record in results.read_jsonl(folder / name)]
+        assert found == pytest.approx(whole, abs=1e-5)
+
+
+def lines_in(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 @pytest.mark.parametrize(
