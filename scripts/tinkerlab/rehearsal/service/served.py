@@ -53,14 +53,17 @@ class ServedModels:
 
     def __init__(self, sources: list[ModelSource]) -> None:
         self._models = {source.name: ServedModel(source) for source in sources}
+        self._by_folder = {str(model.directory): model for model in self._models.values()}
 
     def get(self, name: str) -> ServedModel:
-        """The model served under ``name``; ``name:peft:<length>`` means the same model.
+        """The model served under ``name``; ``name:peft:<length>`` means the same model, and so
+        does its folder, which scripts pass where they need a tokenizer without a hub.
 
         Raises:
             UserError: this rehearsal serves no such model.
         """
-        model = self._models.get(name) or self._models.get(name.split(":peft:")[0])
+        stem = name.split(":peft:")[0]
+        model = self._models.get(stem) or self._by_folder.get(stem)
         if model is None:
             raise UserError(
                 f"base_model {name!r} is not served here; served: {', '.join(self._models)}."
