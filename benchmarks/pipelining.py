@@ -127,7 +127,7 @@ def train(
 
 def measure_round_trip(repeats: int = 9) -> float:
     """Median seconds of a request that needs no work."""
-    from tinkerlab.training.service import rest_client
+    from tinkerlab.service import rest_client
 
     client = rest_client()
     seconds = []

@@ -1,6 +1,6 @@
 """Turn a trained checkpoint into a PEFT adapter and a merged model, and prove that they are right.
 
-    python scripts/export_model.py --checkpoint tinker://RUN/weights/final --output exported
+    python scripts/export_model.py --run runs/first --output exported
     python scripts/export_model.py check-adapter exported/adapter --engine vllm
 
 The first form downloads, builds with tinker-cookbook, and verifies: every tensor of the merged
@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def export(argv: list[str]) -> int:
     args = export_parser().parse_args(argv)
+    if args.run:
+        take_from_run(args)
 
     from tinkerlab.export import pipeline
     from tinkerlab.export.build import check_downloadable
@@ -89,6 +91,29 @@ def export(argv: list[str]) -> int:
     else:
         print_result(result)
     return cli.EXIT_OK if result.good else cli.EXIT_FOUND
+
+
+def take_from_run(args: argparse.Namespace) -> None:
+    """Fill in the newest checkpoint of ``--run``, and its held-out rows as the texts.
+
+    Raises:
+        InputError: the folder records no checkpoint that can be downloaded.
+    """
+    from tinkerlab.runs import checkpoints
+    from tinkerlab.runs.folder import RunFolder
+
+    rows = checkpoints.read_rows(args.run)
+    newest = next((row for row in reversed(rows) if row.get("state_path")), None)
+    if newest is None:
+        raise InputError(
+            f"--run {args.run}: {checkpoints.FILE_NAME} names no training state; give the log_path"
+            " of a run that saved a checkpoint, or name one with --checkpoint"
+        )
+    args.checkpoint = newest["state_path"]
+    args.sampler = args.sampler or newest.get("sampler_path")
+    held_out = RunFolder(args.run).held_out_file
+    if args.text is None and held_out.is_file() and held_out.stat().st_size:
+        args.text = held_out
 
 
 def _quiet() -> None:
@@ -163,9 +188,15 @@ def export_parser() -> argparse.ArgumentParser:
         "Run again, the same command goes on where it stopped and verifies once more.\n"
         "exit codes: 0 the export is good, 1 it is not, 2 bad input",
     )
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--run",
+        type=Path,
+        metavar="LOG_PATH",
+        help="folder of a training run: its newest checkpoint, compared on the rows it held out",
+    )
+    what.add_argument(
         "--checkpoint",
-        required=True,
         help="tinker://RUN/weights/NAME, .../external_weights/NAME, or a downloaded adapter folder",
     )
     parser.add_argument("--output", required=True, type=Path, help="folder to build in")
@@ -179,7 +210,9 @@ def export_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sampler", help="sampler checkpoint of the same weights to compare with, if any"
     )
-    parser.add_argument("--text", type=Path, help="JSONL of held-out text (default: built-in)")
+    parser.add_argument(
+        "--text", type=Path, help="JSONL of held-out text (default: the run's, or built-in)"
+    )
     parser.add_argument("--max-texts", type=int, default=16, help="lines to compare on (16)")
     parser.add_argument("--max-tokens", type=int, default=256, help="tokens of each (256)")
     parser.add_argument(

@@ -15,6 +15,12 @@ from repository import ROOT
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split()
 
+# The makefile's own settings, which `make fast ARGS=...` exports to what it runs.
+SETTINGS = re.findall(r"^(\w+) \?= ", MAKEFILE, re.MULTILINE) + re.findall(
+    r"\$\((ARGS)\)", MAKEFILE
+)
+OF_MAKE = re.compile(rf"MAKE|MFLAGS$|({'|'.join(sorted(set(SETTINGS)))})$")
+
 
 def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -23,8 +29,9 @@ def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=60,
-        # A make that runs these tests must not hand its own variables to the one under test.
-        env={key: value for key, value in os.environ.items() if not key.startswith("MAKE")},
+        # A make that runs these tests must not hand its own variables to the one under test:
+        # what was set on its command line (ARGS=...) is in the environment too.
+        env={key: value for key, value in os.environ.items() if not OF_MAKE.match(key)},
     )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tinkerlab.runs import jsonl
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "export_model.py"
 
 
@@ -46,7 +48,12 @@ def checkpoint(rehearsal) -> str:
 
 @pytest.mark.slow
 def test_export_verify_damage_verify(rehearsal, checkpoint, edit, tmp_path) -> None:
-    command = ["--checkpoint", checkpoint, "--output", tmp_path / "out", "--max-tokens", 64]
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    older = {"name": "000002", "step": 2, "state_path": "tinker://gone:train:0/weights/older"}
+    newest = {"name": "final", "step": 8, "state_path": checkpoint}
+    jsonl.rewrite(run_folder / "checkpoints.jsonl", [older, newest])
+    command = ["--run", run_folder, "--output", tmp_path / "out", "--max-tokens", 64]
     first = run(*command, "--json", env=rehearsal.env)
     assert first.returncode == 0, first.stdout + first.stderr
     document = json.loads(first.stdout)
@@ -84,6 +91,7 @@ def test_a_checkpoint_that_is_not_there(rehearsal, tmp_path) -> None:
     [
         (["--checkpoint", "tinker://r:train:0/sampler_weights/x"], "can't be downloaded"),
         (["--checkpoint", "nonsense"], "not a checkpoint path"),
+        (["--run", "."], "checkpoints.jsonl names no training state"),
         (["--checkpoint", "."], "--base-model"),
         (["--checkpoint", ".", "--base-model", "tiny:llama"], "--sampler"),
     ],

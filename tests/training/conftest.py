@@ -19,8 +19,8 @@ import pytest
 import tinker
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
+from tinkerlab import service
 from tinkerlab.runs import provenance
-from tinkerlab.training import service
 from tinkerlab.training.supervised import SupervisedRun, peak_learning_rate
 from tinkerlab.training.supervised_config import SupervisedConfig
 from tinkerlab.training.supervised_data import SupervisedData

@@ -13,9 +13,9 @@ import pytest
 import tinker
 
 import sl_trainer
+from tinkerlab import service
 from tinkerlab.errors import CheckFailed, InputError
 from tinkerlab.runs import checkpoints, metrics
-from tinkerlab.training import service
 from tinkerlab.training.ordering import submit_sampler_save
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -209,7 +209,7 @@ def _clients(plan: Plan) -> tuple[tinker.SamplingClient, tinker.SamplingClient]:
     """
     import tinker
 
-    from tinkerlab.training import service
+    from tinkerlab import service
 
     _quiet_waiting()
     connection = service.connect("evaluate", {"purpose": "evaluate.py nll"})

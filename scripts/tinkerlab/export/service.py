@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tinkerlab.errors import CheckFailed, InputError
+from tinkerlab import service
+from tinkerlab.errors import CheckFailed
 from tinkerlab.export.behaviour import Logprobs, service_logprobs
 
 
@@ -14,15 +15,7 @@ class Service:
     """One connection; a context manager that closes its session."""
 
     def __init__(self) -> None:
-        import tinker
-
-        try:
-            self._client = tinker.ServiceClient()
-        except Exception as error:  # the SDK's errors of connecting have no common ancestor
-            raise InputError(
-                f"can't reach the Tinker service ({' '.join(str(error).split())}): set "
-                "TINKER_API_KEY, or run under `python scripts/rehearse.py run -- ...`"
-            ) from error
+        self._client = service.connect("export", {"created_by": "export_model.py"})
         self._status: Any = "errored"
 
     def __enter__(self) -> Service:
@@ -37,12 +30,9 @@ class Service:
         Raises:
             CheckFailed: the service doesn't know the checkpoint.
         """
-        import tinker
-
         with _told(f"the service doesn't show {checkpoint}"):
-            return (
-                tinker.RestClient().get_weights_info_by_tinker_path(checkpoint).result().base_model
-            )
+            weights = service.rest_client().get_weights_info_by_tinker_path(checkpoint).result()
+            return weights.base_model
 
     def base_logprobs(self, model: str, sequences: Sequence[Sequence[int]]) -> Logprobs:
         """Score ``sequences`` with the untrained ``model``."""

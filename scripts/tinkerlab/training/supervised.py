@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinkerlab import service
 from tinkerlab.cli import EXIT_OK, say
 from tinkerlab.errors import CheckFailed
 from tinkerlab.runs import jsonl, metrics, provenance
 from tinkerlab.runs.folder import RunFolder
-from tinkerlab.training import outcome, resume, service
+from tinkerlab.training import outcome, resume
 from tinkerlab.training.batches import BatchPlan
 from tinkerlab.training.checkpointing import CheckpointWriter
 from tinkerlab.training.config import to_dict
