@@ -102,6 +102,8 @@ def take_from_run(args: argparse.Namespace) -> None:
     from tinkerlab.runs import checkpoints
     from tinkerlab.runs.folder import RunFolder
 
+    if not args.run.is_dir():
+        raise InputError(f"--run {args.run}: no such folder; give the log_path of a training run")
     rows = checkpoints.read_rows(args.run)
     newest = next((row for row in reversed(rows) if row.get("state_path")), None)
     if newest is None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from tinkerlab.cli import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, say
 from tinkerlab.errors import CheckFailed, InputError
+from tinkerlab.folders import make_folder
 from tinkerlab.runs import jsonl
 
 RECORD = "stages.json"
@@ -86,7 +87,7 @@ class StageRunner:
                     " another --output, or remove it"
                 )
             return record
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         record = {"settings": settings, "stages": {}}
         self._write(record)
         return record

@@ -23,6 +23,7 @@ from typing import Any
 from tinkerlab.errors import InputError
 from tinkerlab.evaluation import hashing, statistics
 from tinkerlab.evaluation.statistics import PairedDifference
+from tinkerlab.folders import make_folder
 from tinkerlab.runs import jsonl, provenance
 
 BASE_FILE = "base_model.jsonl"
@@ -66,9 +67,16 @@ def dump(value: Any, *, indent: int | None = None) -> bytes:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, never meets half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    jsonl.write_atomically(path, content)
+    """Write a file so that a reader, or a crash, never meets half of it.
+
+    Raises:
+        InputError: it can't be written there.
+    """
+    make_folder(path.parent)
+    try:
+        jsonl.write_atomically(path, content)
+    except OSError as error:
+        raise InputError(f"--output {path}: {error.strerror}; choose another") from None
 
 
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:

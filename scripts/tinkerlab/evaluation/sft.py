@@ -18,6 +18,7 @@ from tinkerlab.errors import InputError
 from tinkerlab.evaluation import examples, hashing, items, nll, results
 from tinkerlab.evaluation.items import Rendering, TrainedRun
 from tinkerlab.evaluation.nll import ScoredItem
+from tinkerlab.folders import make_folder, require_writable
 from tinkerlab.runs import provenance
 
 if TYPE_CHECKING:
@@ -85,8 +86,9 @@ def evaluate(plan: Plan) -> dict[str, Any]:
         say(f"{plan.output} already holds this evaluation; nothing to do")
         return done
 
+    require_writable(plan.output)
     base, trained = _clients(plan)
-    plan.output.mkdir(parents=True, exist_ok=True)
+    make_folder(plan.output)
     log = nll.ScoreLog(plan.output / PARTIAL_FILE)
     say(f"scoring {len(scored)} items under {plan.base_model} and {plan.checkpoint}")
     started = time.monotonic()

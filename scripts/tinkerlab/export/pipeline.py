@@ -15,6 +15,7 @@ from tinkerlab.export.adapter import Adapter, read_adapter
 from tinkerlab.export.checkpoint import Checkpoint, read_checkpoint
 from tinkerlab.export.texts import read_texts, tokenize
 from tinkerlab.export.weights_check import WeightsReport, check_merged, summarise
+from tinkerlab.folders import make_folder
 
 RECORD = "export.json"
 # Our own folders: the only ones that --overwrite removes.
@@ -254,7 +255,7 @@ def _prepare(request: Request) -> dict[str, Any]:
             )
     elif output.exists() and not output.is_dir():
         raise InputError(f"{output}: a file is in the way: choose another --output")
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     build.remove_leftovers(output)
     _write_record(output, identity)
     return identity

@@ -67,11 +67,15 @@ def rewrite(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` to a temporary file beside ``path`` and rename it over ``path``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def repair_tail(path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinkerlab.errors import InputError
+from tinkerlab.folders import make_folder
 
 SCRIPT = Path(__file__).resolve().parents[3] / "rehearse.py"
 DUMMY_KEY = "tml-rehearsal"
@@ -51,7 +52,7 @@ def start_rehearsal(arguments: Sequence[str], log: Path) -> Rehearsal:
     Raises:
         InputError: it refused its arguments; the message is its own.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent, "--store")
     command = [sys.executable, str(SCRIPT), "serve", "--until-stdin-closes", *arguments]
     with log.open("ab") as stream:
         start = stream.tell()
