@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = configs.load(SupervisedConfig, arguments.config, arguments.overrides)
     cli.say(configs.to_yaml(config))
 
-    from tinkerlab.training.supervised import SupervisedRun, peak_learning_rate
+    from tinkerlab.training.run import peak_learning_rate
+    from tinkerlab.training.supervised import SupervisedRun
     from tinkerlab.training.supervised_data import prepare
 
     rate = peak_learning_rate(config)  # refused, if it must be, before the slow part

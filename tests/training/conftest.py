@@ -21,7 +21,8 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from tinkerlab import service
 from tinkerlab.runs import provenance
-from tinkerlab.training.supervised import SupervisedRun, peak_learning_rate
+from tinkerlab.training.run import peak_learning_rate
+from tinkerlab.training.supervised import SupervisedRun
 from tinkerlab.training.supervised_config import SupervisedConfig
 from tinkerlab.training.supervised_data import SupervisedData
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinkerlab.runs.checkpoints import CheckpointRecord
@@ -12,29 +12,26 @@ from tinkerlab.runs.folder import RunFolder
 
 def summarize(
     folder: RunFolder,
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
     last: CheckpointRecord | None,
+    figures: Mapping[str, Any],
     *,
     status: str,
     training_run: str | None,
     wandb_url: str | None = None,
 ) -> dict[str, Any]:
-    """The result of a run for ``--json``: status, losses, where the weights are.
+    """The result of a run for ``--json``: status, figures, where the weights are.
 
     Args:
+        figures: what this kind of training is about, such as its first and last losses.
         status: ``complete``, ``already complete`` or ``interrupted``.
     """
-    losses = [row["train_mean_nll"] for row in rows if "train_mean_nll" in row]
-    held_out = [row["test/nll"] for row in rows if "test/nll" in row]
     return {
         "status": status,
         "log_path": str(folder.path),
         "training_run": training_run,
         "steps": last.step if last else 0,
-        "train_nll_first": _finite(losses[0]) if losses else None,
-        "train_nll_last": _finite(losses[-1]) if losses else None,
-        "held_out_nll_first": _finite(held_out[0]) if held_out else None,
-        "held_out_nll_last": _finite(held_out[-1]) if held_out else None,
+        **figures,
         "seconds": round(sum(row.get("time/total", 0.0) for row in rows), 3),
         "state_path": last.state_path if last else None,
         "sampler_path": last.sampler_path if last else None,
@@ -42,17 +39,29 @@ def summarize(
     }
 
 
+def first_and_last(rows: Sequence[Mapping[str, Any]], key: str, name: str) -> dict[str, Any]:
+    """``{name}_first`` and ``{name}_last`` of a metric; None where it has no finite value."""
+    values = [row[key] for row in rows if key in row]
+    return {
+        f"{name}_first": _finite(values[0]) if values else None,
+        f"{name}_last": _finite(values[-1]) if values else None,
+    }
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def sentence(summary: dict[str, Any]) -> str:
-    """The summary for people."""
+def sentence(summary: Mapping[str, Any], name: str = "held_out_nll", label: str = "NLL") -> str:
+    """The summary for people.
+
+    Args:
+        name, label: the held-out figure, as ``first_and_last`` named it, and what to call it.
+    """
     parts = [f"{summary['status']} after {summary['steps']} steps"]
-    if summary["held_out_nll_first"] is not None and summary["held_out_nll_last"] is not None:
-        parts.append(
-            f"held-out NLL {summary['held_out_nll_first']:.4f} -> {summary['held_out_nll_last']:.4f}"
-        )
+    first, last = summary[f"{name}_first"], summary[f"{name}_last"]
+    if first is not None and last is not None:
+        parts.append(f"held-out {label} {first:.4f} -> {last:.4f}")
     if summary["sampler_path"]:
         parts.append(f"weights: {summary['sampler_path']}")
     parts.append(f"logs: {summary['log_path']}")

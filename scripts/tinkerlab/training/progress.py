@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tinkerlab.cli import say
@@ -13,25 +14,44 @@ from tinkerlab.runs.checkpoints import CheckpointRecord
 LINE_EVERY_SECONDS = 5.0
 
 
-def make_progress(total_steps: int, start: int) -> PlainProgress:
+@dataclass(frozen=True)
+class Shown:
+    """Which metrics a kind of training shows, and how.
+
+    Attributes:
+        figures: metric name to its format; those that a row lacks are left out.
+        held_out: the metric of an evaluation, whose last value stays in sight.
+        held_out_figure, at_the_end: its format during and after the run.
+    """
+
+    figures: Mapping[str, str]
+    held_out: str
+    held_out_figure: str
+    at_the_end: str
+
+
+SUPERVISED = Shown(
+    {"train_mean_nll": "loss {:.4f}"}, "test/nll", "val NLL {:.4f}", "held-out NLL {:.4f}"
+)
+
+
+def make_progress(total_steps: int, start: int, shown: Shown = SUPERVISED) -> PlainProgress:
     """The reporter that fits stderr."""
-    return (
-        BarProgress(total_steps, start)
-        if sys.stderr.isatty()
-        else PlainProgress(total_steps, start)
-    )
+    kind = BarProgress if sys.stderr.isatty() else PlainProgress
+    return kind(total_steps, start, shown)
 
 
 class PlainProgress:
     """A line for the first and last step, each evaluation, and every few seconds between."""
 
-    def __init__(self, total_steps: int, start: int) -> None:
+    def __init__(self, total_steps: int, start: int, shown: Shown = SUPERVISED) -> None:
         self._total = total_steps
         self._start = start
+        self._shown = shown
         self._began = time.monotonic()
         self._said_at = 0.0
         self._tokens = 0
-        self._held_out_nll: float | None = None
+        self._held_out: float | None = None
 
     def __enter__(self) -> PlainProgress:
         return self
@@ -41,9 +61,9 @@ class PlainProgress:
 
     def row(self, step: int, metrics: Mapping[str, Any]) -> None:
         self._tokens += metrics.get("num_tokens", 0)
-        evaluated = "test/nll" in metrics
+        evaluated = self._shown.held_out in metrics
         if evaluated:
-            self._held_out_nll = metrics["test/nll"]
+            self._held_out = metrics[self._shown.held_out]
         now = time.monotonic()
         last = step + 1 >= self._total
         if (
@@ -56,15 +76,16 @@ class PlainProgress:
         if step < self._total:
             say(f"step {step + 1}/{self._total}  {self._figures(step, metrics)}")
         else:
-            say(f"trained: held-out NLL {self._held_out_nll:.4f}")
+            say(f"trained: {self._shown.at_the_end.format(self._held_out)}")
 
     def checkpoint(self, record: CheckpointRecord) -> None:
         say(f"checkpoint {record.name} ({record.step} steps): {record.state_path}")
 
     def _figures(self, step: int, metrics: Mapping[str, Any]) -> str:
-        parts = [f"loss {metrics['train_mean_nll']:.4f}"] if "train_mean_nll" in metrics else []
-        if self._held_out_nll is not None:
-            parts.append(f"val NLL {self._held_out_nll:.4f}")
+        shown = self._shown
+        parts = [text.format(metrics[key]) for key, text in shown.figures.items() if key in metrics]
+        if self._held_out is not None:
+            parts.append(shown.held_out_figure.format(self._held_out))
         elapsed = max(time.monotonic() - self._began, 1e-9)
         parts.append(f"{self._tokens / elapsed:,.0f} tokens/s")
         done = step + 1 - self._start
@@ -75,8 +96,8 @@ class PlainProgress:
 class BarProgress(PlainProgress):
     """The same figures beside a bar that stays on the terminal's last line."""
 
-    def __init__(self, total_steps: int, start: int) -> None:
-        super().__init__(total_steps, start)
+    def __init__(self, total_steps: int, start: int, shown: Shown = SUPERVISED) -> None:
+        super().__init__(total_steps, start, shown)
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -98,8 +119,8 @@ class BarProgress(PlainProgress):
 
     def row(self, step: int, metrics: Mapping[str, Any]) -> None:
         self._tokens += metrics.get("num_tokens", 0)
-        if "test/nll" in metrics:
-            self._held_out_nll = metrics["test/nll"]
+        if self._shown.held_out in metrics:
+            self._held_out = metrics[self._shown.held_out]
         if step < self._total:
             self._bar.update(self._task, completed=step + 1, figures=self._figures(step, metrics))
 
