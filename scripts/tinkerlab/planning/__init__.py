@@ -1,0 +1,1 @@
+"""Before a run: which settings to start from, and what it will cost."""
