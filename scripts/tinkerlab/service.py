@@ -78,6 +78,18 @@ def service_errors() -> tuple[type[Exception], ...]:
     return (tinker.TinkerError, json.JSONDecodeError, DecodeError)
 
 
+def refusals() -> tuple[type[Exception], ...]:
+    """What the SDK raises when the service does not want the request as it stands."""
+    import tinker
+
+    return (
+        tinker.BadRequestError,
+        tinker.NotFoundError,
+        tinker.UnprocessableEntityError,
+        tinker.RequestFailedError,
+    )
+
+
 def create_adapter(
     service: tinker.ServiceClient,
     base_model: str,
@@ -94,8 +106,6 @@ def create_adapter(
     Raises:
         InputError: the service refuses the model or the adapter; names what it serves.
     """
-    import tinker
-
     try:
         return service.create_lora_training_client(
             base_model,
@@ -106,12 +116,7 @@ def create_adapter(
             train_unembed=train_unembed,
             user_metadata=metadata,
         ).result()
-    except (
-        tinker.BadRequestError,
-        tinker.NotFoundError,
-        tinker.UnprocessableEntityError,
-        tinker.RequestFailedError,
-    ) as error:
+    except refusals() as error:
         raise InputError(
             f"the service refused an adapter of rank {rank} on base_model {base_model}:"
             f" {brief(error)}{_served()}"

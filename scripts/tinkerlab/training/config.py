@@ -5,6 +5,7 @@ Knows nothing about a particular trainer: every chz class of plain fields will d
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import types
@@ -20,8 +21,16 @@ from tinkerlab.errors import InputError
 Config = TypeVar("Config")
 
 
-def load(cls: type[Config], file: Path | None, overrides: Sequence[str]) -> Config:
+def load(
+    cls: type[Config],
+    file: Path | None,
+    overrides: Sequence[str],
+    elsewhere: Mapping[str, str] | None = None,
+) -> Config:
     """An instance of ``cls`` from ``file``'s keys, overridden by ``key=value`` strings.
+
+    Args:
+        elsewhere: keys that another tool has, and what to say to those who write them here.
 
     Raises:
         InputError: an unreadable file, an unknown key (names the nearest one), a value of the
@@ -30,12 +39,12 @@ def load(cls: type[Config], file: Path | None, overrides: Sequence[str]) -> Conf
     values: dict[str, Any] = {}
     if file is not None:
         for key, value in read_yaml(file).items():
-            values[str(key)] = cast_field(cls, str(key), value, where=str(file))
+            values[str(key)] = cast_field(cls, str(key), value, str(file), elsewhere)
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or not key:
             raise InputError(f"override {override!r}: write it as key=value")
-        values[key] = cast_field(cls, key, value, where="command line")
+        values[key] = cast_field(cls, key, value, "command line", elsewhere)
     missing = [name for name in required_fields(cls) if name not in values or values[name] is None]
     if missing:
         raise InputError(
@@ -87,7 +96,9 @@ def required_fields(cls: type) -> list[str]:
     ]
 
 
-def cast_field(cls: type, key: str, value: Any, where: str) -> Any:
+def cast_field(
+    cls: type, key: str, value: Any, where: str, elsewhere: Mapping[str, str] | None = None
+) -> Any:
     """``value`` as the type that ``cls`` declares for ``key``.
 
     Raises:
@@ -95,6 +106,8 @@ def cast_field(cls: type, key: str, value: Any, where: str) -> Any:
     """
     known = field_types(cls)
     if key not in known:
+        if key in (elsewhere or {}):
+            raise InputError(f"{where}: unknown key {key!r}; {(elsewhere or {})[key]}")
         nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(known)}"
         raise InputError(f"{where}: unknown key {key!r}; {hint}")
@@ -110,7 +123,10 @@ def _cast(value: Any, declared: Any) -> Any:
     """Exact types pass; a string is read as the declared type, as chz does on a command line."""
     options = _options(declared)
     for option in options:
-        if typing.get_origin(option) is Literal:
+        if typing.get_origin(option) in (dict, list):
+            with contextlib.suppress(ValueError):
+                return _collection(value, option)
+        elif typing.get_origin(option) is Literal:
             if any(value == choice and type(value) is type(choice) for choice in option.__args__):
                 return value
         elif option is type(None):
@@ -134,6 +150,27 @@ def _cast(value: Any, declared: Any) -> Any:
     raise ValueError
 
 
+def _collection(value: Any, declared: Any) -> Any:
+    """A list or mapping, also as YAML in a string; a plain string is a list of one."""
+    kind, members = typing.get_origin(declared), typing.get_args(declared)
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+        import yaml
+
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError from None
+    if kind is list:
+        if isinstance(value, str) and value not in ("None", "null", ""):
+            value = [value]
+        if not isinstance(value, list):
+            raise ValueError
+        return [_cast(item, members[0]) for item in value]
+    if not isinstance(value, dict):
+        raise ValueError
+    return {_cast(key, members[0]): _cast(item, members[1]) for key, item in value.items()}
+
+
 def _read(text: str, option: type) -> Any:
     if option is bool:
         words = {"true": True, "false": False}
@@ -149,6 +186,9 @@ def _options(declared: Any) -> tuple[Any, ...]:
     return (declared,)
 
 
+_SAMPLES = {int: "1", float: "0.5", bool: "true", str: "text"}
+
+
 def describe(declared: Any) -> str:
     """A type in words: ``a number or 'auto'``."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -158,6 +198,10 @@ def describe(declared: Any) -> str:
             parts += [repr(choice) for choice in option.__args__]
         elif option is type(None):
             parts.append("null")
+        elif typing.get_origin(option) is list:
+            parts.append(f"a list like [{_SAMPLES.get(option.__args__[0], '...')}, ...]")
+        elif typing.get_origin(option) is dict:
+            parts.append(f"a mapping like {{name: {_SAMPLES.get(option.__args__[1], '...')}}}")
         else:
             parts.append(words.get(option, str(option)))
     return " or ".join(parts)

@@ -158,6 +158,10 @@ class TrainingRun(ABC):
             CheckFailed: it is not worth beginning.
         """
 
+    def free_to_change(self) -> frozenset[str]:
+        """``FREE_TO_CHANGE``, and what this run's own settings add to it."""
+        return self.FREE_TO_CHANGE
+
     def watchers(self) -> list[Listener]:
         """Listeners of this kind of training; one may raise ``Stop``."""
         return []
@@ -329,7 +333,7 @@ class TrainingRun(ABC):
         settings = {
             key: value
             for key, value in to_dict(self._settings).items()
-            if key not in self.FREE_TO_CHANGE
+            if key not in self.free_to_change()
         }
         resume.refuse_changes(
             self.folder,

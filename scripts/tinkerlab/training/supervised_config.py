@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import re
 from pathlib import Path
 from typing import Literal
 
 import chz
 
 from tinkerlab.data.messages import TrainOnWhat
+from tinkerlab.training import config_checks as checks
 
-MIN_TTL_SECONDS = 3600  # what the service's own documentation of save_state permits
 AT_LEAST_ONE = (
     "max_seq_len",
     "lora_rank",
@@ -86,37 +84,15 @@ class SupervisedConfig:
 
     @chz.validate
     def _check(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run_name):
-            raise ValueError(
-                f"run_name {self.run_name!r}: letters, digits, '.', '_' and '-' only, 100 at most"
-            )
-        for name in AT_LEAST_ONE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        checks.run_name(self.run_name)
+        checks.at_least_one(self, AT_LEAST_ONE)
         if self.max_seq_len < 2:
             raise ValueError("max_seq_len must be at least 2: one token predicts the next")
-        for name in NOT_NEGATIVE:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        for name in ("adam_eps", "weight_decay", "grad_clip_norm"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
-                raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
-        for name in ("adam_beta1", "adam_beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
-        rate = self.learning_rate
-        if isinstance(rate, float) and not (math.isfinite(rate) and rate > 0):
-            raise ValueError(f"learning_rate must be 'auto' or a number above 0, got {rate}")
+        checks.not_negative(self, NOT_NEGATIVE)
+        checks.optimizer(self)
         if not 0 <= self.val_fraction < 1:
             raise ValueError(f"val_fraction must be in [0, 1), got {self.val_fraction}")
         if self.num_epochs is not None and self.num_steps is not None:
             raise ValueError("num_epochs and num_steps: set one of them, not both")
-        if not (self.train_mlp or self.train_attn or self.train_unembed):
-            raise ValueError("train_mlp, train_attn, train_unembed: at least one must be true")
-        if self.ttl_seconds is not None and self.ttl_seconds < MIN_TTL_SECONDS:
-            raise ValueError(
-                f"ttl_seconds must be at least {MIN_TTL_SECONDS}, or null to keep periodic"
-                f" checkpoints for ever, got {self.ttl_seconds}"
-            )
+        checks.adapter(self)
+        checks.ttl(self.ttl_seconds)

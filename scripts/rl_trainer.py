@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Reinforcement learning (GRPO and its kin, LoRA) on a Tinker service, from one config file.
+
+Samples groups of completions of each task, grades them, and trains on how each differs from
+its group. Before it begins, it grades samples of the starting policy and refuses where there is
+nothing to learn from. Interrupted at any moment, the same command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tinkerlab import cli
+
+EXAMPLES = """\
+examples:
+  python scripts/rl_trainer.py --config templates/rl-config.yaml
+  python scripts/rl_trainer.py --config c.yaml --dry-run       # the pre-flight alone
+  python scripts/rl_trainer.py base_model=Qwen/Qwen3-8B dataset=tasks.jsonl reward=numeric
+  python scripts/rl_trainer.py --config c.yaml reward=my_rewards.py:score group_size=16
+  python scripts/rehearse.py run -- python scripts/rl_trainer.py --config c.yaml  # no key needed
+
+exit codes: 0 trained; 1 nothing to learn from, the run collapsed, or the service stopped;
+2 bad config, tasks or reward; 130 interrupted and saved (run it again to go on).
+templates/rl-config.yaml explains every key.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="the run's settings")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that win over the file's"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="sample and grade a few groups of the starting policy, then stop",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as one JSON document"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = build_parser().parse_intermixed_args(argv)
+
+    from tinkerlab.training import config as configs
+    from tinkerlab.training import outcome
+    from tinkerlab.training.rl.config import ELSEWHERE, RLConfig
+
+    config = configs.load(RLConfig, arguments.config, arguments.overrides, ELSEWHERE)
+    cli.say(configs.to_yaml(config))
+
+    from tinkerlab.training.rl.data import prepare
+    from tinkerlab.training.rl.run import RLRun, resolve_checkpoint
+    from tinkerlab.training.run import peak_learning_rate
+
+    rate = peak_learning_rate(config)  # refused, if it must be, before the slow part
+    checkpoint = resolve_checkpoint(config.load_checkpoint_path)
+    data = prepare(config)
+    try:
+        run = RLRun(config, data, rate, command=_command(argv), checkpoint=checkpoint)
+        cli.say(run.describe())
+        if arguments.dry_run:
+            code, preflight = run.dry_run()
+            if arguments.json:
+                status = "checked" if code == cli.EXIT_OK else "refused"
+                cli.emit_json({"status": status, **run.resolved(), "preflight": preflight})
+            return code
+        code, summary = run.train()
+    finally:
+        data.grader.close()
+    if arguments.json:
+        cli.emit_json(summary)
+    else:
+        print(outcome.sentence(summary, "held_out_reward", "reward"))
+    return code
+
+
+def _command(argv: Sequence[str] | None) -> str:
+    """This very command, to be shown where a run can be continued."""
+    arguments = sys.argv[1:] if argv is None else argv
+    return shlex.join(["python", os.path.relpath(__file__), *arguments])
+
+
+if __name__ == "__main__":
+    cli.run(main)

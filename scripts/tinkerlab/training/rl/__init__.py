@@ -1,0 +1,1 @@
+"""Reinforcement learning (GRPO-style, group-centred rewards) on tasks with a grader."""

@@ -1,0 +1,173 @@
+"""What an RL run works on: tasks, the grader of their answers, and how a prompt is rendered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tinkerlab.cli import say
+from tinkerlab.errors import InputError
+from tinkerlab.training.rl.config import RLConfig
+
+if TYPE_CHECKING:
+    import tinker
+
+    from tinkerlab.grading.types import Grader
+    from tinkerlab.tasks import Task
+
+
+@dataclass(frozen=True)
+class RLData:
+    """Tasks to train on and to evaluate on, disjoint, and what reads and writes them.
+
+    Attributes:
+        stop: what ends a completion, for ``SamplingParams.stop``.
+        stops_of_its_own: it holds more than the renderer's, so that a completion may end well
+            where the renderer sees no end of a turn.
+    """
+
+    train: Sequence[Task]
+    held_out: Sequence[Task]
+    grader: Grader
+    renderer: Any
+    renderer_name: str
+    tokenizer: Any
+    stop: list[str] | list[int]
+    stops_of_its_own: bool = False
+    system_prompt: str | None = None
+
+    def messages(self, task: Task) -> list[dict[str, Any]]:
+        """The prompt's messages; a system message of the task's own wins over the config's."""
+        messages = [dict(message) for message in task.prompt]
+        if self.system_prompt and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        return messages
+
+    def prompt(self, task: Task) -> tinker.ModelInput:
+        """The tokens that a completion continues."""
+        return self.renderer.build_generation_prompt(self.messages(task))
+
+
+def prepare(config: RLConfig) -> RLData:
+    """Load tasks, grader, tokenizer and renderer, and print what was found on stderr.
+
+    Raises:
+        InputError: tasks or a grader that can't be used, fewer tasks than a batch needs, a
+            prompt that leaves no room for a completion, no tokenizer or renderer.
+    """
+    from tinkerlab.data import load_tokenizer, model_limits, resolve_renderer
+    from tinkerlab.grading import load_grader
+    from tinkerlab.tasks import load_tasks
+
+    grader = load_grader(config.reward, failure_score=config.failure_reward)
+    train = load_tasks(
+        config.dataset, split="train", limit=config.max_train_tasks, seed=config.seed
+    )
+    held_out: Sequence[Task] = ()
+    if config.max_eval_tasks:
+        held_out = load_tasks(
+            config.eval_dataset or config.dataset,
+            split="test",
+            limit=config.max_eval_tasks,
+            seed=config.seed,
+        )
+    if len(train) < config.groups_per_batch:
+        raise InputError(
+            f"dataset {config.dataset}: {len(train)} training tasks, fewer than"
+            f" groups_per_batch={config.groups_per_batch}; set it to {max(len(train), 1)} or less"
+        )
+    require_answers(config, [*train, *held_out])
+    say(f"{len(train)} training tasks and {len(held_out)} held-out tasks from {config.dataset}")
+    tokenizer = load_tokenizer(config.base_model)
+    resolved = resolve_renderer(config.base_model, tokenizer, config.renderer)
+    say(f"renderer {resolved.name}: {resolved.reason}")
+    for warning in resolved.warnings:
+        say(f"warning: {warning}")
+    data = RLData(
+        train=train,
+        held_out=held_out,
+        grader=grader,
+        renderer=resolved.renderer,
+        renderer_name=resolved.name,
+        tokenizer=tokenizer,
+        stop=stop_sequences(resolved.renderer, tokenizer, config.stop),
+        stops_of_its_own=bool(config.stop),
+        system_prompt=config.system_prompt,
+    )
+    require_room(data, config, model_limits(config.base_model).context_length)
+    return data
+
+
+def require_answers(config: RLConfig, tasks: Sequence[Task]) -> None:
+    """Refuse tasks without an answer where the grader compares with one.
+
+    A function of the user's own may do without.
+
+    Raises:
+        InputError: names the first such task.
+    """
+    if ".py:" in config.reward or config.reward.startswith(("regex:", "json_schema:")):
+        return
+    missing = [task for task in tasks if task.answer is None]
+    if missing:
+        raise InputError(
+            f"{missing[0].place}: no answer, which reward {config.reward} compares with"
+            f" ({len(missing)} of {len(tasks)} tasks have none); add it, or give a reward"
+            " function of your own"
+        )
+
+
+def require_room(data: RLData, config: RLConfig, context: int | None) -> None:
+    """Refuse prompts after which ``max_tokens`` do not fit into the context.
+
+    Raises:
+        InputError: names the first such task.
+    """
+    if context is None:
+        return
+    used = config.groups_per_batch * config.num_steps
+    for task in [*data.train[:used], *data.held_out]:
+        length = data.prompt(task).length
+        if length + config.max_tokens > context:
+            raise InputError(
+                f"{task.place}: the prompt has {length} tokens, and max_tokens={config.max_tokens}"
+                f" more do not fit into the context of {context} of {config.base_model}; lower"
+                " max_tokens or shorten the prompt"
+            )
+
+
+def stop_sequences(
+    renderer: Any, tokenizer: Any, extra: Sequence[str] | None
+) -> list[str] | list[int]:
+    """The renderer's stop sequences, and the config's besides.
+
+    A request takes texts or tokens, not both: with texts of the user's, the renderer's tokens
+    are given as the texts that they stand for.
+    """
+    own = renderer.get_stop_sequences()
+    if not extra:
+        return own
+    texts = [text if isinstance(text, str) else tokenizer.decode([text]) for text in own]
+    return [*texts, *extra]
+
+
+def fingerprint(tasks: Sequence[Task]) -> str:
+    """Hex SHA-256 of prompts and answers in order: the same tasks, wherever they come from."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        document = [list(task.prompt), task.answer]
+        digest.update(json.dumps(document, sort_keys=True, default=str).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def reward_fingerprint(spec: str) -> str | None:
+    """Hex SHA-256 of the user's file in ``FILE.py:function``; None for built-in graders."""
+    file, colon, _ = spec.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        return None
+    return hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()

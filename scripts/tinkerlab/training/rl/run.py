@@ -1,0 +1,312 @@
+"""One RL run: what it trains on, whether to begin, when to stop.
+
+Why the loop is ours and not ``tinker_cookbook.rl.train.main``: main makes its adapter and its
+samples without seeds, leaves rows in metrics.jsonl that a resumed run writes again, records
+checkpoints before a loss has shown them to be finite, and has no place where a run can be
+stopped for a reason. So the loop is the one that all our trainers share, and everything that
+is reinforcement learning (advantages, datums, KL penalty, metrics) is imported from the
+cookbook: see ``objective``.
+
+The resume promise: tasks, seeds and settings of a step depend on the step alone and every step
+samples from the weights that its checkpoint holds, so an interrupted run repeats exactly the
+same requests. Its result is the same as far as the service answers equal requests equally. The
+rehearsal does so up to float rounding in the sampler's logits (some 1e-6), which may once in a
+long while choose another token. With ``max_steps_off_policy`` it holds for periodic checkpoints;
+after Ctrl-C between two of them, the steps up to the next are closer to on-policy than they
+would have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tinkerlab import service
+from tinkerlab.cli import EXIT_FOUND, EXIT_OK, say
+from tinkerlab.errors import CheckFailed, InputError
+from tinkerlab.runs import checkpoints, jsonl, metrics
+from tinkerlab.training import outcome
+from tinkerlab.training.batches import BatchPlan
+from tinkerlab.training.loop import Listener
+from tinkerlab.training.progress import Shown
+from tinkerlab.training.rl.config import RLConfig
+from tinkerlab.training.rl.data import RLData, fingerprint, reward_fingerprint
+from tinkerlab.training.rl.objective import RLObjective, batch_tasks, group_seeds
+from tinkerlab.training.rl.preflight import Preflight
+from tinkerlab.training.rl.rollout_log import RolloutLog
+from tinkerlab.training.rl.rollouts import Sampling, collect, submit
+from tinkerlab.training.rl.watch import CollapseWatch
+from tinkerlab.training.run import TrainingRun
+
+if TYPE_CHECKING:
+    import tinker
+
+PREFLIGHT_FILE = "preflight.json"
+
+
+class RLRun(TrainingRun):
+    """One RL run: its config, its tasks and grader, and what both resolve to.
+
+    Args:
+        checkpoint: the training state to begin from, resolved; None for the base model.
+    """
+
+    FREE_TO_CHANGE = frozenset(
+        {
+            "run_name",
+            "log_path",
+            "load_checkpoint_path",
+            "dataset",
+            "eval_dataset",
+            "max_train_tasks",
+            "max_eval_tasks",
+            "renderer",
+            "learning_rate",
+            "num_steps",
+            "eval_every",
+            "preflight_groups",
+            "stop_on_collapse",
+            "collapse_patience",
+            "rollouts_per_step",
+            "ttl_seconds",
+            "wandb_project",
+        }
+    )
+    SHOWN = Shown(
+        figures={
+            "env/all/reward/total": "reward {:.3f}",
+            "env/all/by_group/frac_mixed": "mixed {:.0%}",
+            "env/all/truncated": "cut {:.0%}",
+            "env/all/ac_tokens_per_turn": "{:.0f} tokens each",
+            "optim/kl_sample_train_v2": "KL {:.1e}",
+            "optim/entropy": "entropy {:.2f}",
+        },
+        held_out="test/env/all/reward/total",
+        held_out_figure="held-out reward {:.3f}",
+        at_the_end="held-out reward {:.3f}",
+    )
+
+    def __init__(
+        self,
+        config: RLConfig,
+        data: RLData,
+        peak_rate: float,
+        command: str,
+        checkpoint: str | None = None,
+    ) -> None:
+        self.config = config
+        self.data = data
+        self.checkpoint = checkpoint
+        self.plan = BatchPlan(len(data.train), config.groups_per_batch, config.seed)
+        self.log = RolloutLog(config.folder, config.rollouts_per_step)
+        super().__init__(
+            config,
+            peak_rate=peak_rate,
+            total_steps=config.num_steps,
+            renderer_name=data.renderer_name,
+            command=command,
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """What the config and the tasks come to; with the config it decides the result."""
+        return {
+            "learning_rate": self.peak_rate,
+            "renderer": self.data.renderer_name,
+            "load_checkpoint_path": self.checkpoint,
+            "total_steps": self.total_steps,
+            "train_tasks": len(self.data.train),
+            "held_out_tasks": len(self.data.held_out),
+            "train_sha256": fingerprint(self.data.train),
+            "held_out_sha256": fingerprint(self.data.held_out),
+            "reward_sha256": reward_fingerprint(self.config.reward),
+        }
+
+    def describe(self) -> str:
+        """What is about to happen, in a few lines."""
+        config = self.config
+        rate = f"{self.peak_rate:g}"
+        if config.learning_rate == "auto":
+            rate += " (tinker-cookbook's get_lr)"
+        lines = [
+            f"{self.total_steps} steps of {config.groups_per_batch} groups of"
+            f" {config.group_size} completions, at most {config.max_tokens} tokens each,"
+            f" temperature {config.temperature:g}",
+            f"{len(self.data.train)} training tasks; held out: {len(self.data.held_out)}"
+            + (f", tried every {config.eval_every} steps" if config.eval_every else ""),
+            f"reward {config.reward}; loss {config.loss_fn}"
+            + (f" {config.loss_fn_config}" if config.loss_fn_config else "")
+            + (f"; KL penalty {config.kl_penalty_coef:g}" if config.kl_penalty_coef else ""),
+            f"LoRA rank {config.lora_rank} on {self.checkpoint or config.base_model}, renderer"
+            f" {self.data.renderer_name}",
+            f"learning rate {rate}, {config.lr_schedule} after {config.warmup_steps} warm-up steps",
+            f"run folder: {self.folder.path}",
+        ]
+        return "\n".join(lines)
+
+    # -- before the first step ----------------------------------------------------------------
+
+    def dry_run(self) -> tuple[int, dict[str, Any]]:
+        """The pre-flight alone: the exit code and its document.
+
+        Raises:
+            CheckFailed: the service stopped answering.
+            InputError: an unusable service, model or checkpoint.
+        """
+        connection = service.connect(self.config.run_name, self.metadata())
+        try:
+            preflight = self.preflight(connection)
+        except service.service_errors() as error:
+            raise CheckFailed(f"the service stopped: {service.brief(error)}") from None
+        refusal = preflight.refusal()
+        if refusal:
+            say(f"failed: not worth training: {refusal.message}")
+        return EXIT_FOUND if refusal else EXIT_OK, preflight.document()
+
+    def before_training(self, connection: tinker.ServiceClient) -> None:
+        preflight = self.preflight(connection)
+        self.folder.write_json(self.folder.path / PREFLIGHT_FILE, preflight.document())
+        refusal = preflight.refusal()
+        if refusal:
+            raise CheckFailed(f"not worth training: {refusal.message}")
+
+    def preflight(self, connection: tinker.ServiceClient) -> Preflight:
+        """Sample the first tasks by the starting policy, grade them, and print what they show."""
+        config = self.config
+        tasks, seeds = [], []
+        step = 0
+        while len(tasks) < config.preflight_groups:
+            tasks += batch_tasks(self.data, self.plan, step)
+            seeds += group_seeds(config, step)
+            step += 1
+        how = Sampling(config.group_size, config.max_tokens, config.temperature)
+        groups = config.preflight_groups
+        say(f"pre-flight: sampling {groups} groups of {config.group_size} completions ...")
+        submitted = submit(
+            self._starting_policy(connection),
+            self.data,
+            tasks[:groups],
+            how,
+            seeds=seeds[:groups],
+        )
+        preflight = Preflight(collect(submitted, self.data), config)
+        for line in preflight.lines():
+            say(line)
+        for warning in preflight.warnings():
+            say(f"warning: {warning}")
+        return preflight
+
+    def _starting_policy(self, connection: tinker.ServiceClient) -> tinker.SamplingClient:
+        if self.checkpoint:
+            return self.fresh_client(connection).save_weights_and_get_sampling_client().result()
+        try:
+            return connection.create_sampling_client(base_model=self.config.base_model).result()
+        except service.refusals() as error:
+            raise InputError(
+                f"the service does not sample from base_model {self.config.base_model}:"
+                f" {service.brief(error)}"
+            ) from None
+
+    def fresh_client(self, connection: tinker.ServiceClient) -> tinker.TrainingClient:
+        """A fresh adapter, or the checkpoint's weights with a fresh optimizer."""
+        if self.checkpoint is None:
+            return super().fresh_client(connection)
+        self._check_checkpoint(self.checkpoint)
+        return connection.create_training_client_from_state(
+            self.checkpoint, user_metadata=self.metadata()
+        ).result()
+
+    def _check_checkpoint(self, path: str) -> None:
+        try:
+            info = service.rest_client().get_weights_info_by_tinker_path(path).result()
+        except service.refusals() as error:
+            raise InputError(
+                f"load_checkpoint_path {path}: {service.brief(error)}; it expired, was deleted, or"
+                " TINKER_BASE_URL points elsewhere"
+            ) from None
+        if info.base_model != self.config.base_model:
+            raise InputError(
+                f"load_checkpoint_path {path}: its base model is {info.base_model}, not"
+                f" {self.config.base_model}; set base_model={info.base_model}"
+            )
+        if info.lora_rank and info.lora_rank != self.config.lora_rank:
+            raise InputError(
+                f"load_checkpoint_path {path}: its rank is {info.lora_rank}, not"
+                f" {self.config.lora_rank}; set lora_rank={info.lora_rank}"
+            )
+
+    # -- the loop's parts ---------------------------------------------------------------------
+
+    def position(self, step: int) -> tuple[int, int]:
+        return self.plan.position(step)
+
+    def make_objective(
+        self, connection: tinker.ServiceClient, client: tinker.TrainingClient
+    ) -> RLObjective:
+        return RLObjective(
+            client,
+            self.config,
+            self.data,
+            self.plan,
+            self.adam_params,
+            self.total_steps,
+            self.log,
+            self._reference(connection),
+        )
+
+    def _reference(self, connection: tinker.ServiceClient) -> tinker.SamplingClient | None:
+        """The policy of the KL penalty; the base model unless the config says otherwise."""
+        if self.config.kl_penalty_coef == 0:
+            return None
+        path = self.config.kl_reference_path
+        if path in (None, "base"):
+            return connection.create_sampling_client(base_model=self.config.base_model).result()
+        return connection.create_sampling_client(model_path=path).result()
+
+    def free_to_change(self) -> frozenset[str]:
+        # Only with samples of older weights does the place of a checkpoint matter.
+        on_policy = self.config.max_steps_off_policy == 0
+        return self.FREE_TO_CHANGE | ({"save_every"} if on_policy else frozenset())
+
+    def watchers(self) -> list[Listener]:
+        return [CollapseWatch(self.config, metrics.read(self.folder.path))]
+
+    def rewind(self, step: int) -> None:
+        self.log.keep_before(step)
+
+    def write_inputs(self) -> None:
+        rows = [
+            {"messages": self.data.messages(task), "answer": task.answer, **task.row}
+            for task in self.data.held_out
+        ]
+        jsonl.rewrite(self.folder.held_out_file, rows)
+
+    def figures(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {
+            **outcome.first_and_last(rows, "env/all/reward/total", "reward"),
+            **outcome.first_and_last(rows, "test/env/all/reward/total", "held_out_reward"),
+            **outcome.first_and_last(rows, "test/env/all/correct", "held_out_correct"),
+        }
+
+    def diverged_advice(self) -> str:
+        return "Use a lower learning_rate, loss_fn=ppo or a grad_clip_norm"
+
+
+def resolve_checkpoint(path: str | None) -> str | None:
+    """The training state that ``load_checkpoint_path`` means: itself, or a run folder's newest.
+
+    Raises:
+        InputError: neither a ``tinker://`` path nor a run folder with a checkpoint.
+    """
+    if path is None or path.startswith("tinker://"):
+        return path
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise InputError(
+            f"load_checkpoint_path {path}: neither a tinker://<run>/weights/<name> path nor a run"
+            " folder"
+        )
+    states = [record.state_path for record in checkpoints.read(folder) if record.state_path]
+    if not states:
+        raise InputError(f"load_checkpoint_path {path}: this run folder records no checkpoint")
+    return states[-1]
