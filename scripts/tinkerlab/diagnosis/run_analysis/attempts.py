@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinkerlab.diagnosis.run_analysis.run import Run
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _LOOKED_BACK = 8  # rising sequences that a row may go on; more are not told apart
 

@@ -85,9 +85,9 @@ def _cut_share(run: Run, limit: float | None) -> tuple[float, list[str]]:
         # The mean can only be this near to the limit if nearly all are at it.
         share = 1.0 if level >= 0.999 * limit else level / limit
         return share, [f"{curve.key}: {level:.4g} of max_tokens={limit:.0f}"]
-    if len(tail) >= 3 and len(curve) >= thresholds.REWARD_STEPS and level >= 16:
-        if float(np.ptp(curve.values)) == 0 and level == round(level):
-            return 1.0, [f"{curve.key} is exactly {level:.0f} at each of {len(curve)} steps"]
+    enough = len(curve) >= thresholds.REWARD_STEPS and level >= 16
+    if enough and float(np.ptp(curve.values)) == 0 and level == round(level):
+        return 1.0, [f"{curve.key} is exactly {level:.0f} at each of {len(curve)} steps"]
     return 0.0, []
 
 

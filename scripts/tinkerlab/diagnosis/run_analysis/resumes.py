@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from tinkerlab.diagnosis.findings import Finding
@@ -24,7 +25,7 @@ def check(run: Run) -> Iterator[Finding]:
     if attempts.interleaved:
         yield interleaved(attempts)
         return
-    for before, after in zip(attempts.listed, attempts.listed[1:], strict=False):
+    for before, after in pairwise(attempts.listed):
         yield from restart(run, before, after)
     for step in seamless_resumes(run, attempts):
         yield from jump_at(run, attempts.listed[-1], step)
@@ -179,7 +180,7 @@ def seamless_resumes(run: Run, attempts: Attempts) -> list[int]:
         (str(row.get("state_path") or row.get("sampler_path") or "").split("/")[2:3], row)
         for row in run.checkpoints
     ]
-    for (old, record), (new, _) in zip(runs, runs[1:], strict=False):
+    for (old, record), (new, _) in pairwise(runs):
         position = checkpoint_step(run, record, per_epoch)
         if old and new and old != new and position is not None:
             steps.add(position)
