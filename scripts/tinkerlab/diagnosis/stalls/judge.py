@@ -219,6 +219,9 @@ def _notes(
         yield "the script's process had no time to end its trace: its last moments may be missing"
     if trace.latencies:
         yield f"slowest answer of the SDK's loop to a ping: {max(trace.latencies):.2f} s"
+    round_trip = service.round_trip(trace)
+    if round_trip is not None:
+        yield f"a small call to the service takes {round_trip:.2f} s (median)"
     if len(traces) > 1:
         yield f"{len(traces) - 1} more Python processes were watched; this is the one with the most requests"
     yield from dict.fromkeys(trace.notes)

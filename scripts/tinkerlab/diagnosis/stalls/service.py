@@ -11,11 +11,14 @@ from tinkerlab.diagnosis.stalls.timeline import Timeline
 from tinkerlab.diagnosis.stalls.trace import Http, Outcome, Request, Trace
 
 # A training step hands over two requests, one after the other (tinker 0.38, TrainingClient.
-# _take_turn), so a second each way is two seconds a step that no pipelining hides.
-SLOW_ROUND_TRIP = 1.0
+# _take_turn): half a second each is a second a step that no pipelining hides. A distant but
+# healthy service answers in a few tenths.
+SLOW_ROUND_TRIP = 0.5
 # The rehearsal creates a client in under a second. What is usual on the hosted service could
 # not be checked; doctor.py measures it there.
 SLOW_CREATE = 15.0
+# What somebody gave up waiting for, by Ctrl-C or a job's time limit.
+STOPPED_CREATE = 5.0
 NO_ANSWER = 20.0
 ERRORS = 3
 ERROR_SHARE = 0.05
@@ -111,7 +114,7 @@ def _failed(call: Http) -> bool:
 def _slow(seconds: float, trace: Trace, timeline: Timeline) -> Finding:
     return Finding(
         "slow-round-trip",
-        f"each call to the service takes {seconds:.1f} s, before it has done any work",
+        f"each call to the service takes {seconds:.2f} s, before it has done any work",
         evidence=(
             f"median of {len(trace.http)} calls, polls and payloads aside",
             f"{timeline.share('service'):.0%} of the time was spent waiting on the service",
@@ -147,7 +150,8 @@ def _create(trace: Trace, outcome: Outcome) -> Finding | None:
     created = [r for r in trace.requests if r.kind == "create"]
     took = [((r.end or trace.end) - r.start, r) for r in created]
     seconds, request = max(took, key=lambda item: item[0], default=(0.0, None))
-    if request is None or seconds < SLOW_CREATE:
+    given_up = outcome.stopped and request is not None and request.end is None
+    if request is None or seconds < (STOPPED_CREATE if given_up else SLOW_CREATE):
         return None
     ended = "took" if request.end is not None else "had no answer after"
     return Finding(
