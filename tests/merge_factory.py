@@ -183,6 +183,13 @@ def _model(family: str, dtype: torch.dtype) -> tuple[dict[str, Tensor], str]:
                 torch.nn.init.normal_(parameter, std=_HIDDEN**-0.5)
         model.to(dtype).save_pretrained(folder)
         tensors = load_file(f"{folder}/model.safetensors")
+        if family == "qwen3_vl_moe":  # published checkpoints hold experts as [expert, in, out];
+            # transformers saves a model that it did not load the way it holds it in memory
+            tensors |= {
+                name: tensor.transpose(1, 2).contiguous()
+                for name, tensor in tensors.items()
+                if ".experts." in name
+            }
         return tensors, Path(folder, "config.json").read_text()
 
 

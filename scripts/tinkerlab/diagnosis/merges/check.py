@@ -34,7 +34,6 @@ def check_merge(
     plan = Placer(adapter, base).place()
     diagnosis = Diagnosis("", {"adapter_modules": len(adapter.sites)})
     diagnosis.findings += check_index(base_dir, base)
-    diagnosis.findings += _adapter_findings(adapter, base, plan)
     if adapter.empty:
         diagnosis.notes.append(
             f"{len(adapter.empty)} modules of the adapter are empty placeholders, for projections "
@@ -46,6 +45,7 @@ def check_merge(
             f"each of the adapter's {len(adapter.sites)} modules has its tensor in the base"
         )
         diagnosis.notes.append("no values were compared: give --merged for that")
+        diagnosis.findings += _adapter_findings(adapter, plan)
         return diagnosis
     merged = read_checkpoint(merged_dir)
     _compare(diagnosis, base, merged, adapter, plan, say)
@@ -71,13 +71,15 @@ def _compare(
     values = verdict.findings(found, plan)
     first = [finding for finding in structure.findings if finding.severity == "problem"]
     later = [finding for finding in structure.findings if finding.severity != "problem"]
-    another = any(finding.cause == "adapter-of-another-base" for finding in diagnosis.findings)
-    if another:  # what doesn't fit can't have been merged: the values say nothing more
-        values = [finding for finding in values if finding.cause != "adapter-not-applied"]
+    if plan.misfits:  # where the adapter doesn't fit, the merge's values say nothing more
+        values = []
+    diagnosis.findings += _adapter_findings(adapter, plan)
     diagnosis.findings += first + values + later
     diagnosis.notes += structure.notes
     diagnosis.checked |= {"tensors": found.tensors, "numbers": found.numbers}
     parts = [outcome for outcome in found.outcomes if outcome.module]
+    for module, tensor in plan.by_value.items():
+        diagnosis.notes.append(f"{module}: by its values, not its name, found in {tensor}")
     worst = max((out.worst for out in parts if out.cause == "right"), default=0.0)
     diagnosis.healthy = (
         f"the merged model is the base plus the adapter: {len(parts)} changes in "
@@ -90,7 +92,7 @@ def _compare(
         diagnosis.details["kept_after_rounding"] = round(found.kept, 4)
 
 
-def _adapter_findings(adapter: LoraAdapter, base: Checkpoint, plan: Plan) -> list[Finding]:
+def _adapter_findings(adapter: LoraAdapter, plan: Plan) -> list[Finding]:
     findings = []
     if plan.misfits:
         name = next(iter(plan.misfits))
@@ -107,7 +109,11 @@ def _adapter_findings(adapter: LoraAdapter, base: Checkpoint, plan: Plan) -> lis
                 fix="give the base that the adapter was trained on",
             )
         )
-    homeless = {name: why for name, why in plan.homeless.items() if name not in plan.misfits}
+    homeless = {
+        name: why
+        for name, why in plan.homeless.items()
+        if name not in plan.misfits and name not in plan.by_value
+    }
     strangers = dict.fromkeys(adapter.strangers, "not a factor that is known")
     if homeless or strangers:
         lost = homeless | strangers

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from tinkerlab.diagnosis.merges import guesses as g
 from tinkerlab.diagnosis.merges import outcomes as o
 from tinkerlab.diagnosis.merges.adapters import LoraAdapter
 from tinkerlab.diagnosis.merges.detective import Detective, lost
@@ -16,9 +14,6 @@ from tinkerlab.diagnosis.merges.outcomes import Outcome
 from tinkerlab.diagnosis.merges.structure import Structure
 from tinkerlab.export.checkpoint import Checkpoint, layer_of
 from tinkerlab.export.weights_check import ROUNDOFF
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Progress = Callable[[int, int, str], None]
 
@@ -38,6 +33,7 @@ class Comparison:
     outcomes: list[Outcome] = field(default_factory=list)
     tensors: int = 0
     untouched: int = 0
+    untouched_matrices: int = 0
     numbers: int = 0
     unchecked: list[str] = field(default_factory=list)
     kept: float | None = None
@@ -57,7 +53,7 @@ class Walk:
     ) -> None:
         self.base, self.merged, self.adapter = base, merged, adapter
         self.plan, self.structure = plan, structure
-        self.reader = Reader(base, merged)
+        self.reader = Reader(base, merged, structure.turned)
         self.comparer = Comparer(self.reader, adapter)
         self.detective = Detective(self.comparer, plan, interleaved)
         self.found = Comparison()
@@ -80,8 +76,6 @@ class Walk:
                 progress(place[file], len(files), file.name)
                 before = file
             self._tensor(name, self.structure.sources[name])
-        for name, source in self.structure.transposed.items():
-            self._transposed(name, source)
         self._absent_head()
         if self._kept[1]:
             self.found.kept = self._kept[0] / self._kept[1]
@@ -104,6 +98,7 @@ class Walk:
         )
         if not targeted:
             self.found.untouched += 1
+            self.found.untouched_matrices += len(shape) > 1
             self._untouched(name, source)
             return
         if not {self.base.dtypes[source], self.merged.dtypes[name]} <= ROUNDOFF.keys():
@@ -129,7 +124,7 @@ class Walk:
         )
 
     def _untouched(self, name: str, source: str) -> None:
-        shape = self.merged.shapes[name]
+        shape = self.base.shapes[source]
         if all(size == 0 for size in shape) and shape:
             return
         if len(shape) == 2:
@@ -182,6 +177,7 @@ class Walk:
                 layer=layer_of(name),
                 projection=name.removesuffix(".weight").rsplit(".", 1)[-1],
                 worst=float((second - first).abs().max()) if finite else float("inf"),
+                matrix=after.ndim > 1,
                 relative=float(change / size) if finite and float(size) else 0.0,
             )
         )
@@ -205,29 +201,6 @@ class Walk:
         self.found.outcomes.append(
             Outcome(o.NOT_REPLACED, name, module, layer_of(name), says=says, worst=worst)
         )
-
-    def _transposed(self, name: str, source: str) -> None:
-        """Tensors whose shape is turned: are the numbers right otherwise?"""
-        for expert in (None,) if len(self.merged.shapes[name]) == 2 else (0,):
-            rows = self.base.shapes[source][-2]
-            before = self.reader.rows(self.base, (source, expert), 0, rows).float()
-            parts = [(part, 1.0) for part in self.plan.parts.get((source, expert), [])]
-            change, _ = self.comparer.expected(parts, before, 0, rows)
-            after = self._all_rows(self.merged, (name, expert)).float().T
-            energy = float(((before + change) ** 2).sum()) or 1.0
-            right = float(((before + change - after) ** 2).sum()) / energy < 0.01
-            cause = g.TRANSPOSED if expert is None else g.EXPERTS_TRANSPOSED
-            says = (
-                f"shape {list(self.merged.shapes[name])}, in the base "
-                f"{list(self.base.shapes[source])}: the last two dimensions are exchanged"
-                + ("" if right else ", and the numbers are not the right ones either")
-            )
-            self.found.outcomes.append(
-                Outcome(cause, name, layer=layer_of(name), says=says, worst=float("nan"))
-            )
-
-    def _all_rows(self, model: Checkpoint, key: Key) -> Tensor:
-        return self.reader.rows(model, key, 0, model.shapes[key[0]][-2])
 
     def _absent_head(self) -> None:
         """A tied base whose output the adapter changes, merged without an output matrix."""

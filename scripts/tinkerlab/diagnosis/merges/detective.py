@@ -17,8 +17,9 @@ from tinkerlab.diagnosis.merges.search import best, wrong_target
 from tinkerlab.export.adapter import UNEMBEDDING
 from tinkerlab.export.checkpoint import layer_of
 
-SEARCHES = 48  # searches that may fail before matrices of that projection are left unexplained
+SEARCHES = 12  # searches that may fail before matrices of that projection are left unexplained
 FAR = 0.25  # the change's energy against the base's, beyond which the base itself was moved
+_SAMPLE = 32  # rows
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
@@ -26,7 +27,7 @@ class Detective:
     """Compares matrices; remembers what explained the ones before, to try that first."""
 
     def __init__(self, comparer: Comparer, plan: Plan, interleaved: bool) -> None:
-        self.comparer = comparer
+        self.comparer, self.plan = comparer, plan
         self.rearranged = Rearranged(comparer, plan, interleaved)
         self.rslora = bool(comparer.adapter.config.get("use_rslora"))
         self._last: dict[str, str] = {}
@@ -60,22 +61,34 @@ class Detective:
             return self._outcome(matrix, None, o.NOT_FINITE, fit)
         if matrix.dtype == "F32" and self._rounded(matrix):
             return self._outcome(matrix, None, o.ROUNDED, fit, left=0.0)
-        sites = self.comparer.adapter.sites
-        first = [name for name, site in sites.items() if site.leaf in UNEMBEDDING]
-        plain = [name for name, site in sites.items() if site.experts == 0 and name not in first]
-        found = wrong_target(self.comparer, matrix, first + plain)
-        if found is not None:
-            name, part = found
-            left = self.comparer.fit(matrix, [(part, 1.0)])
-            into = name in UNEMBEDDING and "embed" in matrix.key[0]
-            says = f"what the adapter has for {part.module} was added here"
-            cause = o.INTO_EMBEDDING if into else o.WRONG_TENSOR
-            return self._outcome(matrix, part, cause, fit, says=says, left=left.worst)
+        if (found := self._elsewhere(matrix, fit)) is not None:
+            return found
         if relative > FAR**0.5:
             moved = self.rearranged.explain(matrix, [])
             if moved is not None:
                 return self._outcome(matrix, None, moved[0], fit, says=moved[1])
         return Outcome(**{**place.__dict__, "relative": relative})
+
+    def _elsewhere(self, matrix: Matrix, fit: Fit) -> Outcome | None:
+        """The change of a module that belongs into another tensor, or whose name says nothing."""
+        if self._failed["untargeted"] >= SEARCHES:
+            return None
+        sites = self.comparer.adapter.sites
+        first = [name for name, site in sites.items() if site.leaf in UNEMBEDDING]
+        plain = [name for name, site in sites.items() if site.experts == 0 and name not in first]
+        found = wrong_target(self.comparer, matrix, first + plain)
+        if found is None:
+            self._failed["untargeted"] += 1
+            return None
+        name, part = found
+        left = self.comparer.fit(matrix, [(part, 1.0)])
+        if part.module in self.plan.homeless and left.within_low_precision:
+            self.plan.by_value[part.module] = matrix.label
+            return self._outcome(matrix, part, o.RIGHT, worst=left.worst)
+        into = name in UNEMBEDDING and "embed" in matrix.key[0]
+        says = f"what the adapter has for {part.module} was added here"
+        cause = o.INTO_EMBEDDING if into else o.WRONG_TENSOR
+        return self._outcome(matrix, part, cause, fit, says=says, left=left.worst)
 
     def _wrong(self, matrix: Matrix, parts: list[Part], right: Fit) -> Iterator[Outcome]:
         factors = fit_factors(self.comparer, matrix, parts)
@@ -249,9 +262,9 @@ def lost(comparer: Comparer, matrix: Matrix, parts: list[Part]) -> tuple[float, 
         Sum of the products of the change before and after rounding, and the sum of squares
         before: their ratio over all matrices is the share that a right merge keeps.
     """
-    for lo, hi, base, merged in comparer.reader.blocks(matrix):
-        before = base.float()
-        change, _ = comparer.expected([(part, 1.0) for part in parts], before, lo, hi)
-        after = (before + change).to(merged.dtype).float() - before.to(merged.dtype).float()
-        return float((after * change).sum()), float((change * change).sum())
-    return 0.0, 0.0
+    rows = min(_SAMPLE, matrix.shape[0])
+    base, merged = comparer.reader.pair(matrix, 0, rows)
+    before = base.float()
+    change, _ = comparer.expected([(part, 1.0) for part in parts], before, 0, rows)
+    after = (before + change).to(merged.dtype).float() - before.to(merged.dtype).float()
+    return float((after * change).sum()), float((change * change).sum())

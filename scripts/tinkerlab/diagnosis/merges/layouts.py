@@ -69,6 +69,7 @@ class Plan:
         misfits: modules whose shape isn't the tensor's, with both shapes.
         renamed: module -> the name that a right merge has to translate it to.
         replaced: tensor -> module whose whole tensor replaces it.
+        by_value: modules without a tensor of their name whose change was found in this one.
         own_head: the base ties its output to its input, and the adapter changes the output.
     """
 
@@ -78,6 +79,7 @@ class Plan:
     renamed: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
     own_head: bool = False
+    by_value: dict[str, str] = field(default_factory=dict)
 
 
 def canonical(name: str) -> str:

@@ -12,7 +12,7 @@ sum of the absolute products.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,10 +53,14 @@ class Matrix:
 
 
 class Reader:
-    """Reads blocks of rows of both models."""
+    """Reads blocks of rows of both models.
 
-    def __init__(self, base: Checkpoint, merged: Checkpoint) -> None:
-        self.base, self.merged = base, merged
+    Attributes:
+        turned: tensors that the merged model stores transposed.
+    """
+
+    def __init__(self, base: Checkpoint, merged: Checkpoint, turned: Collection[str] = ()) -> None:
+        self.base, self.merged, self.turned = base, merged, turned
 
     def rows(self, model: Checkpoint, key: Key, lo: int, hi: int) -> Tensor:
         """Rows ``lo`` to ``hi`` of a matrix, as stored."""
@@ -65,6 +69,8 @@ class Reader:
         name, expert = key
         with safe_open(str(model.files[name]), framework="pt") as file:
             part = file.get_slice(name)
+            if model is self.merged and name in self.turned:
+                return (part[:, lo:hi] if expert is None else part[expert, :, lo:hi]).T
             return part[lo:hi] if expert is None else part[expert, lo:hi]
 
     def blocks(self, matrix: Matrix) -> Iterator[tuple[int, int, Tensor, Tensor]]:
@@ -222,11 +228,13 @@ class Comparer:
             fit.finite = False
             return
         difference = (after - total).abs()
-        unit = ROUNDOFF.get(matrix.dtype, LOW)
+        unit = max(ROUNDOFF.get(dtype, LOW) for dtype in (matrix.dtype, matrix.base_dtype))
         # Rounding to storage once, the product before it once, and float32 on both sides.
         allowed = unit * (total.abs() + change.abs()) + 4 * _F32 * (before.abs() + total.abs())
         rank = max((self.adapter.sites[part.module].rank for part, _ in parts), default=0)
         allowed += size * (2 * (rank + 2) * _F32)
+        if ROUNDOFF.get(matrix.dtype, 0) > ROUNDOFF.get(matrix.base_dtype, 0):
+            allowed += unit * before.abs()  # a coarser type: the base may have been rounded first
         # Factors rounded, product rounded, sum rounded, perhaps twice (applied in two steps).
         loose = allowed + 2 * LOW * total.abs() + size * (3 * LOW)
         fit.worst = max(fit.worst, float(difference.max()) if difference.numel() else 0.0)

@@ -32,6 +32,7 @@ class Outcome:
         left: what remains of it when the cause is taken into account; None when that wasn't
             computed.
         explained: share of the change (sum of squares) that the cause explains.
+        matrix: whether the tensor has more than one dimension.
         relative: size of the change against the base's (root mean square), where untargeted.
     """
 
@@ -47,3 +48,4 @@ class Outcome:
     left: float | None = None
     explained: float = 1.0
     relative: float = 0.0
+    matrix: bool = True

@@ -18,6 +18,9 @@ LISTED = 5
 # Extra prediction layers and tables that model classes of transformers don't keep when they
 # save: without them the model answers the same, only speculative decoding loses its draft.
 _DROPPED = re.compile(r"(^|\.)mtp\.|rotary_emb\.inv_freq$|position_ids$|\.masked_bias$")
+# Fused experts that transformers 5.5.4 turns round while loading if need be, and saves as it
+# holds them (conversion_mapping.py, Transpose with check_dims).
+_EITHER_WAY = {"qwen3_vl_moe"}
 _SIZES = (
     "model_type",
     "hidden_size",
@@ -44,11 +47,11 @@ class Structure:
 
     Attributes:
         sources: merged tensor -> the base tensor that it starts from.
-        transposed: merged tensors whose last two dimensions are exchanged.
+        turned: those of them whose last two dimensions are exchanged.
     """
 
     sources: dict[str, str] = field(default_factory=dict)
-    transposed: dict[str, str] = field(default_factory=dict)
+    turned: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -68,7 +71,9 @@ def check(base: Checkpoint, merged: Checkpoint, plan: Plan) -> Structure:
         if shape == wanted:
             found.sources[name] = source
         elif shape == (*wanted[:-2], wanted[-1], wanted[-2]) and len(shape) > 1:
-            found.transposed[name] = source
+            found.sources[name] = source
+            found.turned.append(name)
+    _turned(base, merged, found)
     _shapes(base, merged, sources, found)
     _dtypes(base, merged, found)
     _config(base, merged, plan, found)
@@ -179,10 +184,33 @@ def _missing_extra(
     found.findings.append(Finding(cause, what, extra[0], tuple(evidence), fix))
 
 
+def _turned(base: Checkpoint, merged: Checkpoint, found: Structure) -> None:
+    if not found.turned:
+        return
+    name = found.turned[0]
+    shapes = f"{list(merged.shapes[name])}, in the base {list(base.shapes[found.sources[name]])}"
+    experts = [name for name in found.turned if ".experts." in name]
+    if len(experts) == len(found.turned) and base.model_type in _EITHER_WAY:
+        found.notes.append(
+            f"{len(experts)} expert tensors are stored transposed ({name}: {shapes}), as "
+            "transformers 5 saves this family: it reads both, other engines may not"
+        )
+        return
+    found.findings.append(
+        Finding(
+            "experts-transposed" if experts else "tensors-transposed",
+            f"{len(found.turned)} tensors have their last two dimensions exchanged",
+            where=name,
+            evidence=(shapes,),
+            fix="store each tensor in the orientation that it has in the base",
+        )
+    )
+
+
 def _shapes(
     base: Checkpoint, merged: Checkpoint, sources: dict[str, str], found: Structure
 ) -> None:
-    other = [name for name in sources if name not in found.sources and name not in found.transposed]
+    other = [name for name in sources if name not in found.sources]
     if other:
         name = other[0]
         vocabulary = merged.shapes[name][1:] == base.shapes[sources[name]][1:] and (

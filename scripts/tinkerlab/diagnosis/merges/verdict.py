@@ -88,7 +88,10 @@ def findings(found: Comparison, plan: Plan) -> list[Finding]:
         result += _scaling(groups.pop(o.SCALING))
     changed = groups.pop(o.CHANGED, [])
     if changed:
-        result.append(_changed(changed, found))
+        other = _other_base(changed, found)
+        result.append(_changed(changed, found, other))
+        if other:  # which explains what the layouts don't
+            groups.pop(o.UNEXPLAINED, None)
     for cause, group in groups.items():
         if cause == o.LOW_PRECISION:
             result.append(_low(group))
@@ -256,7 +259,21 @@ def _scaling(group: list[Outcome]) -> list[Finding]:
     ]
 
 
-def _changed(group: list[Outcome], found: Comparison) -> Finding:
+def _other_base(changed: list[Outcome], found: Comparison) -> bool:
+    """Whether so much differs, targeted or not, that the merge must have begun elsewhere."""
+    targeted = [out for out in found.outcomes if out.module]
+    wrong = [out for out in targeted if out.cause != o.RIGHT]
+    # Norms may be all ones in any base: matrices tell, where there are any.
+    matrices = [out for out in changed if out.matrix]
+    differ, of = (
+        (len(matrices), found.untouched_matrices)
+        if found.untouched_matrices
+        else (len(changed), found.untouched)
+    )
+    return differ > OTHER_BASE * of and len(wrong) > OTHER_BASE * len(targeted)
+
+
+def _changed(group: list[Outcome], found: Comparison, other: bool) -> Finding:
     tensors = {out.place.split("[")[0] for out in group}
     worst = max(group, key=lambda out: out.relative)
     facts = (
@@ -265,11 +282,7 @@ def _changed(group: list[Outcome], found: Comparison) -> Finding:
         f"to {worst.worst:.2g}",
         *where(group),
     )
-    wrong = [out for out in found.outcomes if out.module and out.cause != o.RIGHT]
-    targeted = [out for out in found.outcomes if out.module]
-    untouched_matrices = max(1, found.untouched)
-    many = len(tensors) / untouched_matrices > OTHER_BASE or len(tensors) >= 4
-    if many and targeted and len(wrong) > OTHER_BASE * len(targeted):
+    if other:
         return Finding(
             "merged-from-another-base",
             "the merged model comes from another base: tensors differ that nothing targets",
