@@ -60,7 +60,7 @@ def prepare(config: RLConfig) -> RLData:
             prompt that leaves no room for a completion, no tokenizer or renderer.
     """
     from tinkerlab.data import load_tokenizer, model_limits, resolve_renderer
-    from tinkerlab.grading import load_grader
+    from tinkerlab.grading import load_grader, require_usable
     from tinkerlab.tasks import load_tasks
 
     grader = load_grader(config.reward, failure_score=config.failure_reward)
@@ -80,7 +80,7 @@ def prepare(config: RLConfig) -> RLData:
             f"dataset {config.dataset}: {len(train)} training tasks, fewer than"
             f" groups_per_batch={config.groups_per_batch}; set it to {max(len(train), 1)} or less"
         )
-    require_answers(config, [*train, *held_out])
+    require_usable(grader, [*train, *held_out])
     say(f"{len(train)} training tasks and {len(held_out)} held-out tasks from {config.dataset}")
     tokenizer = load_tokenizer(config.base_model)
     resolved = resolve_renderer(config.base_model, tokenizer, config.renderer)
@@ -100,25 +100,6 @@ def prepare(config: RLConfig) -> RLData:
     )
     require_room(data, config, model_limits(config.base_model).context_length)
     return data
-
-
-def require_answers(config: RLConfig, tasks: Sequence[Task]) -> None:
-    """Refuse tasks without an answer where the grader compares with one.
-
-    A function of the user's own may do without.
-
-    Raises:
-        InputError: names the first such task.
-    """
-    if ".py:" in config.reward or config.reward.startswith(("regex:", "json_schema:")):
-        return
-    missing = [task for task in tasks if task.answer is None]
-    if missing:
-        raise InputError(
-            f"{missing[0].place}: no answer, which reward {config.reward} compares with"
-            f" ({len(missing)} of {len(tasks)} tasks have none); add it, or give a reward"
-            " function of your own"
-        )
 
 
 def require_room(data: RLData, config: RLConfig, context: int | None) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tinkerlab.tasks import Task
 
 EVALUATION_SAMPLES = 1
+COUNTS_EVERY_TOKEN = frozenset({"dro"})  # losses that tokens without an advantage count in
 
 
 class RLObjective:
@@ -159,7 +160,12 @@ class RLObjective:
             sampler,
             self._data,
             batch_tasks(self._data, self._plan, batch),
-            Sampling(config.group_size, config.max_tokens, config.temperature),
+            Sampling(
+                config.group_size,
+                config.max_tokens,
+                config.temperature,
+                prompt_logprobs=config.loss_fn in COUNTS_EVERY_TOKEN,
+            ),
             seeds=group_seeds(config, batch),
             step=step,
         )
@@ -179,10 +185,17 @@ class RLObjective:
         config = self._config
         started = time.monotonic()
         trained = [group.trajectories() for group in groups]
+        source = {id(made): group for made, group in zip(trained, groups, strict=True)}
         if config.remove_constant_reward_groups:
             trained = remove_constant_reward_groups(trained)
         parts = split_list(trained, min(config.num_substeps, len(trained)))
-        substeps = [assemble_training_data(part, compute_advantages(part))[0] for part in parts]
+        substeps = []
+        for part in parts:
+            data, places = assemble_training_data(part, compute_advantages(part))
+            if config.loss_fn in COUNTS_EVERY_TOKEN:
+                for datum, place in zip(data, places, strict=True):
+                    fill_prompt_logprobs(datum, source[id(part[place["group_idx"]])])
+            substeps.append(data)
         timings["time/assemble_training_data"] = time.monotonic() - started
         if self._reference is None:
             return substeps, {}
@@ -264,6 +277,21 @@ def trajectory_metrics(groups: Sequence[Group]) -> Metrics:
     metrics["env/all/reward/min"] = min(rewards)
     metrics["env/all/reward/max"] = max(rewards)
     return metrics
+
+
+def fill_prompt_logprobs(datum: tinker.Datum, group: Group) -> None:
+    """Put the sampler's logprobs of the prompt where assemble_training_data leaves zeros.
+
+    dro's penalty ``beta / 2 (p - q)^2`` counts at every token (the service's page on it has no
+    mask): with ``q = 0`` it would train the policy to recite the prompts.
+    """
+    import tinker
+    import torch
+
+    known = [float(value or 0.0) for value in group.prompt_logprobs[1:]]
+    logprobs = datum.loss_fn_inputs["logprobs"].to_torch().clone()
+    logprobs[: len(known)] = torch.tensor(known)
+    datum.loss_fn_inputs["logprobs"] = tinker.TensorData.from_torch(logprobs)
 
 
 def without_mask(datum: tinker.Datum) -> tinker.Datum:

@@ -59,11 +59,16 @@ class Completion:
 
 @dataclass(frozen=True)
 class Group:
-    """The completions of one task."""
+    """The completions of one task.
+
+    Attributes:
+        prompt_logprobs: of the prompt's tokens, the first None; empty unless asked for.
+    """
 
     task: Task
     prompt: tinker.ModelInput
     completions: Sequence[Completion]
+    prompt_logprobs: Sequence[float | None] = ()
 
     @property
     def rewards(self) -> list[float]:
@@ -111,6 +116,7 @@ class Sampling:
     num_samples: int
     max_tokens: int
     temperature: float
+    prompt_logprobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,7 @@ def submit(
                 stop=data.stop,
                 seed=seed,
             ),
+            include_prompt_logprobs=how.prompt_logprobs,
         )
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
@@ -178,9 +185,10 @@ def collect(submitted: Submitted, data: RLData, timings: Timings | None = None) 
         submitted.tasks, submitted.prompts, submitted.futures, strict=True
     ):
         started = time.monotonic()
-        sequences = future.result().sequences
+        response = future.result()
         sampled = time.monotonic()
-        groups.append(Group(task, prompt, _graded(task, sequences, data)))
+        graded = _graded(task, response.sequences, data)
+        groups.append(Group(task, prompt, graded, response.prompt_logprobs or ()))
         timings.sampling += sampled - started
         timings.grading += time.monotonic() - sampled
     return groups
