@@ -35,12 +35,14 @@ class Grade:
         correct: whether the attempt counts as right; None where that has no meaning.
         extracted: the answer that was found in the completion, as text; None if there was none.
         error: why the grader failed, in one line; ``score`` is then its failure score.
+        detail: why the attempt is not correct, in one line, where the grader knows.
     """
 
     score: float
     correct: bool | None = None
     extracted: str | None = None
     error: str | None = None
+    detail: str | None = None
 
 
 class Grader(Protocol):

@@ -1,0 +1,75 @@
+"""From one JSON object to one task: where its prompt stands, and where its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tinkerlab.data.messages import RowError, check_text, clean_messages, kind
+from tinkerlab.tasks.types import Task
+
+# Names that public data sets use. Of each group a row must have at most one.
+PROMPT_KEYS = ("messages", "prompt", "question", "problem", "input", "instruction")
+ANSWER_KEYS = ("answer", "output", "ground_truth", "target", "solution")
+
+
+def task_of(row: Mapping[str, Any], place: str) -> Task:
+    """Read a row such as ``{"prompt": ..., "answer": ...}``.
+
+    A prompt is text, or a list of messages. A conversation that ends with the assistant's reply
+    and has no answer beside it is answered by that reply.
+
+    Raises:
+        RowError: no prompt, several, or one that is unusable.
+    """
+    prompt_key = _only(row, PROMPT_KEYS, "prompt")
+    if prompt_key is None:
+        hint = f"it has {', '.join(list(row)[:8])}" if row else "it is empty"
+        raise RowError(f'no prompt: give "prompt", "input" or "messages"; {hint}')
+    answer_key = _only(row, ANSWER_KEYS, "answer")
+    used = {prompt_key, answer_key}
+    prompt = row[prompt_key]
+    if prompt_key == "instruction" and row.get("input"):
+        used.add("input")
+        prompt = f"{_text(prompt, prompt_key)}\n\n{_text(row['input'], 'input')}"
+    messages = (
+        clean_messages(prompt)
+        if isinstance(prompt, list)
+        else [{"role": "user", "content": _text(prompt, prompt_key)}]
+    )
+    answer = row[answer_key] if answer_key is not None else None
+    if messages[-1]["role"] == "assistant":
+        reply = messages.pop()
+        if answer_key is None:
+            answer = _spoken(reply)
+        if not messages:
+            raise RowError(f'"{prompt_key}" has no message before the assistant\'s')
+    if any(not isinstance(message["content"], str) for message in messages):
+        messages = [{**message, "content": _spoken(message)} for message in messages]
+    fields = {key: value for key, value in row.items() if key not in used}
+    return Task(messages, answer, fields, place)
+
+
+def _only(row: Mapping[str, Any], names: tuple[str, ...], what: str) -> str | None:
+    found = [name for name in names if row.get(name) is not None]
+    if found == ["input", "instruction"]:
+        return "instruction"
+    if len(found) > 1:
+        quoted = " and ".join(f'"{name}"' for name in found)
+        raise RowError(f"{quoted} could both be the {what}: rename or remove one")
+    return found[0] if found else None
+
+
+def _text(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise RowError(f'"{key}" must be text or a list of messages, not {kind(value)}')
+    if not value.strip():
+        raise RowError(f'"{key}" is empty')
+    return check_text(value, f'"{key}"')
+
+
+def _spoken(message: dict[str, Any]) -> str:
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)
