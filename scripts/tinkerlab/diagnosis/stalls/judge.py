@@ -17,6 +17,8 @@ LIMITS = ((1.0, 0.1), (0.5, 0.3))
 # tinker 0.38, InternalClientHolder._session_heartbeat: one every 10 s, a warning after 120 s.
 HEARTBEAT = 10.0
 HEARTBEAT_WARNING = 120.0
+# A run that was stopped from outside while it stood still for this long stood still for good.
+STUCK = 1.5
 STACK_LINES = 3
 
 SCRIPTS = "${CLAUDE_PLUGIN_ROOT}/scripts"
@@ -27,7 +29,7 @@ def judge(traces: list[Trace], outcome: Outcome, folder: Path) -> Diagnosis:
     trace = traces[0]
     timeline = build(trace, outcome)
     findings = [
-        *_stalls(timeline, trace),
+        *_stalls(timeline, trace, outcome),
         *submissions.findings(trace),
         *service.findings(trace, timeline, outcome),
     ]
@@ -65,16 +67,17 @@ def _costs(spent: Spent, timeline: Timeline) -> bool:
     )
 
 
-def _stalls(timeline: Timeline, trace: Trace) -> list[Finding]:
+def _stalls(timeline: Timeline, trace: Trace, outcome: Outcome) -> list[Finding]:
     found: list[tuple[float, Finding]] = []
     for state, make in _MAKERS.items():
         spent = timeline.states[state]
-        # A session lives on heartbeats also before and after its work.
-        whole = timeline.whole.get(state)
-        if not _costs(spent, timeline) and whole is not None and whole.longest >= HEARTBEAT:
+        if not _costs(spent, timeline):
+            # A session lives on heartbeats, also before and after its work.
+            whole = timeline.whole.get(state)
+            stuck = outcome.stopped and whole is not None and whole.last_until(trace.end) >= STUCK
+            if whole is None or not (stuck or whole.longest >= HEARTBEAT):
+                continue
             spent = whole
-        elif not _costs(spent, timeline):
-            continue
         found.append((spent.seconds, make(spent, timeline)))
     spent = timeline.result_in_loop
     if _costs(spent, timeline):
@@ -90,6 +93,8 @@ def _where(spent: Spent) -> str:
 def _evidence(spent: Spent, timeline: Timeline) -> Iterator[str]:
     share = f", {spent.seconds / timeline.seconds:.0%} of it" if timeline.seconds else ""
     run = f"the {timeline.seconds:.1f} s between first and last request"
+    if not timeline.seconds or spent in timeline.whole.values():
+        run, share = "the whole run", ""
     longest = f"; {spent.stretches} times, the longest {spent.longest:.1f} s"
     yield f"{spent.seconds:.1f} s of {run}{share}{longest if spent.stretches else ''}"
     for stack, seconds in spent.top[:STACK_LINES]:
@@ -213,6 +218,8 @@ def _notes(
         yield "how the script ended is not known (it may still be running)"
     elif outcome.interrupted:
         yield f"the script was stopped by a signal and ended with exit code {outcome.code}"
+        if trace.samples:
+            yield f"when it was stopped its main thread was at {trace.samples[-1].main.place}"
     elif outcome.code:
         yield f"the script ended with exit code {outcome.code}"
     if not trace.ended and outcome.code is not None:

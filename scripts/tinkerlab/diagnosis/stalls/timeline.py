@@ -47,6 +47,11 @@ class Spent:
             self.stretches += 1
         self.longest = max(self.longest, self._open[1] - self._open[0])
 
+    def last_until(self, end: float) -> float:
+        """Length of the last stretch if it went on until ``end``, else 0."""
+        reached = self._open is not None and end - self._open[1] < 0.5
+        return self._open[1] - self._open[0] if self._open and reached else 0.0
+
     def add(self, seconds: float, stack: Stack | None) -> None:
         self.seconds += seconds
         if seconds > 0 and stack is not None and stack.blame is not None:
