@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python; do \
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test install lint format types tests fast bench clean
+.PHONY: demo test install lint format types tests fast lab bench clean
 
 # What a newcomer runs first: the whole chain on a small real model, no key, no GPU.
 # With a key, `make demo ARGS="--hosted --output demo-hosted"` runs it on the Tinker service.
@@ -40,6 +40,11 @@ tests: $(INSTALLED)
 # What to run while editing: the tests that take seconds. Mirrors no CI step of its own.
 fast: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+
+# The fault lab: every fault that the diagnostic scripts know, produced on purpose, and what they
+# said of it, as a table with the two figures that count. Part of `tests` too.
+lab: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/lab $(ARGS)
 
 # The measured claims of README.md: each file prints its ratio and its target. Not part of CI,
 # because a busy machine makes them fail. Runs all of them, then fails if one missed its target.
