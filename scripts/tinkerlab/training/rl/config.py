@@ -70,7 +70,7 @@ class RLConfig:
 
     # tasks
     eval_dataset: str | None = None
-    max_train_tasks: int = 20_000
+    max_train_tasks: int | None = None
     max_eval_tasks: int = 100
     failure_reward: float = 0.0
     renderer: str = "auto"

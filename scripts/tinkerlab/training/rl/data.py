@@ -61,32 +61,20 @@ def prepare(config: RLConfig) -> RLData:
     """
     from tinkerlab.data import load_tokenizer, model_limits, resolve_renderer
     from tinkerlab.grading import load_grader, require_usable
-    from tinkerlab.tasks import load_tasks
 
-    grader = load_grader(config.reward, failure_score=config.failure_reward)
-    train = load_tasks(
-        config.dataset, split="train", limit=config.max_train_tasks, seed=config.seed
-    )
-    held_out: Sequence[Task] = ()
-    if config.max_eval_tasks:
-        held_out = load_tasks(
-            config.eval_dataset or config.dataset,
-            split="test",
-            limit=config.max_eval_tasks,
-            seed=config.seed,
-        )
+    train, held_out = load_both(config)
     if len(train) < config.groups_per_batch:
         raise InputError(
             f"dataset {config.dataset}: {len(train)} training tasks, fewer than"
             f" groups_per_batch={config.groups_per_batch}; set it to {max(len(train), 1)} or less"
         )
-    require_usable(grader, [*train, *held_out])
     say(f"{len(train)} training tasks and {len(held_out)} held-out tasks from {config.dataset}")
     tokenizer = load_tokenizer(config.base_model)
     resolved = resolve_renderer(config.base_model, tokenizer, config.renderer)
     say(f"renderer {resolved.name}: {resolved.reason}")
     for warning in resolved.warnings:
         say(f"warning: {warning}")
+    grader = load_grader(config.reward, failure_score=config.failure_reward)
     data = RLData(
         train=train,
         held_out=held_out,
@@ -98,8 +86,33 @@ def prepare(config: RLConfig) -> RLData:
         stops_of_its_own=bool(config.stop),
         system_prompt=config.system_prompt,
     )
-    require_room(data, config, model_limits(config.base_model).context_length)
+    try:
+        require_usable(grader, [*train, *held_out])
+        require_room(data, config, model_limits(config.base_model).context_length)
+    except InputError:
+        grader.close()
+        raise
     return data
+
+
+def load_both(config: RLConfig) -> tuple[list[Task], list[Task]]:
+    """Tasks to train on and held-out tasks, which share no prompt.
+
+    Raises:
+        InputError: a source that can't be used.
+    """
+    from tinkerlab.data.splits import MAX_TRAIN_ROWS
+    from tinkerlab.tasks import load_tasks, without_shared
+
+    most, seed = config.max_train_tasks, config.seed
+    if config.max_eval_tasks and config.eval_dataset:
+        held_out = load_tasks(config.eval_dataset, "all", config.max_eval_tasks, seed, say=say)
+        train = load_tasks(config.dataset, "all", most or MAX_TRAIN_ROWS, seed, say=say)
+        return without_shared(train, held_out, say), held_out
+    train = load_tasks(config.dataset, "train", most, seed, say=say)
+    if not config.max_eval_tasks:
+        return train, []
+    return train, load_tasks(config.dataset, "test", config.max_eval_tasks, seed, say=say)
 
 
 def require_room(data: RLData, config: RLConfig, context: int | None) -> None:
