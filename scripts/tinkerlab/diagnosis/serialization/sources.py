@@ -57,7 +57,7 @@ def made(batch: int, length: int, form: str, top_k: int = 0) -> Source:
                 }
             model_input = tinker.ModelInput.from_ints(tokens)
             if form == "token-chunks":
-                chunks = [tinker.EncodedTextChunk(tokens=[token]) for token in tokens]
+                chunks: list[Any] = [tinker.EncodedTextChunk(tokens=[token]) for token in tokens]
                 model_input = tinker.ModelInput(chunks=chunks)
             datums.append(tinker.Datum(model_input=model_input, loss_fn_inputs=_as(form, inputs)))
         return datums
@@ -127,7 +127,7 @@ def from_function(where: str) -> Source:
         raise InputError(f"--builder {where}: importing it fails: {_said(error)}") from None
     finally:
         sys.path.remove(str(path.resolve().parent))
-    function = getattr(module, name, None)
+    function: Any = getattr(module, name, None)
     if not callable(function):
         raise InputError(f"--builder {where}: {path.name} has no function {name}")
 

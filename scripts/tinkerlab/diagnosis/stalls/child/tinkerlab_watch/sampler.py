@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ PING_EVERY = 0.1
 AWAITS_EVERY = 0.2
 HELD_TASKS = 40  # tasks of a loop that a dump lists
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
-MERGE = 1.0  # equal samples are written as one of at most this many seconds
+MERGE = 0.5  # equal samples are written as one of at most this many seconds
 IDLE_FILES = ("threading.py", "selectors.py", "queue.py", "thread.py", "socket.py", "process.py")
 
 
@@ -188,23 +189,25 @@ class Sampler(threading.Thread):
         if asyncio is None:  # never imported on the user's behalf
             return
         main_loop = _running_loop(frames.get(self._main or 0))
-        for name, loop in (("main", main_loop), ("sdk", sdk_loop)):
+        idents = (self._main, getattr(thread, "ident", None))
+        for name, loop, ident in zip(("main", "sdk"), (main_loop, sdk_loop), idents, strict=True):
             if loop is None:
                 continue
-            self._monitor(name, loop)
+            self._monitor(name, loop, ident)
             tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
             rows = [[task.get_name(), _where(task)] for task in tasks[:HELD_TASKS]]
             self._recorder.put("tasks", loop=name, count=len(tasks), tasks=rows)
 
-    def _monitor(self, name: str, loop: Any) -> None:
+    def _monitor(self, name: str, loop: Any, thread: int | None) -> None:
         if not self._monitor_port or loop in self._monitored:
             return
         self._monitored.append(loop)
-        import aiomonitor
-
+        aiomonitor: Any = importlib.import_module("aiomonitor")
         port = self._monitor_port + 10 * (name == "sdk")
         ports = {"port": port, "webui_port": port + 1, "console_port": port + 2}
-        aiomonitor.start_monitor(loop, host="127.0.0.1", console_enabled=False, **ports)
+        monitor = aiomonitor.start_monitor(loop, host="127.0.0.1", console_enabled=False, **ports)
+        # It takes the thread that starts it for the loop's own.
+        monitor._event_loop_thread_id = thread
         self._recorder.put("note", text=f"aiomonitor of the {name} loop: telnet 127.0.0.1 {port}")
 
 
