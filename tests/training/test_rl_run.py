@@ -150,7 +150,7 @@ def test_sampling_ahead_is_off_policy_and_resumes_at_its_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two steps ahead, but never across a checkpoint; so a kill after one changes nothing."""
-    ahead = {"max_steps_off_policy": 2, "num_steps": 6, "save_every": 3}
+    ahead: dict[str, Any] = {"max_steps_off_policy": 2, "num_steps": 6, "save_every": 3}
     whole = run(tmp_path / "whole", **ahead)
     whole.train()
     found = rows(tmp_path / "whole")
@@ -222,6 +222,32 @@ def test_a_grader_that_fails_on_everything_stops_the_run(tmp_path: Path) -> None
     with pytest.raises(CheckFailed, match=r"^stopped: reward test failed on every completion"):
         run(tmp_path / "run", breaks_later).train()
     assert rollouts(tmp_path / "run")[-1]["error"] == "timed out"
+
+
+def test_a_grader_that_fails_now_and_then_is_shown_and_counts_as_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = 0
+
+    def fails_at_the_third(text: str) -> float | Grade:
+        nonlocal calls
+        calls += 1
+        failed = calls > 8 and calls % 3 == 0
+        return Grade(-1.0, error="exit code 9") if failed else share_of_e(text)
+
+    code, _ = run(tmp_path / "run", fails_at_the_third, failure_reward=-1.0, num_steps=2).train()
+    assert code == 0
+    text = capsys.readouterr().err
+    assert text.count("warning: step 1: reward test failed on") == 1
+    assert "exit code 9; the first: '" in text and "step 2: reward test failed" not in text
+    assert 0.2 < rows(tmp_path / "run")[0]["env/all/grader_error"] < 0.5
+
+
+def test_samples_without_seeds_differ_from_run_to_run(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run(tmp_path / name, num_steps=1, seed_samples=False).train()
+    first, second = rollouts(tmp_path / "one"), rollouts(tmp_path / "two")
+    assert [row["completion"] for row in first] != [row["completion"] for row in second]
 
 
 def test_a_collapsed_run_stops_with_its_reason(tmp_path: Path) -> None:

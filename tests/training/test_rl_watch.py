@@ -49,10 +49,15 @@ DULL = {
 
 def test_a_healthy_run_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     noisy = [row(0.3 + 0.1 * (n % 3)) for n in range(30)]
-    solved = [*HEALTHY, *[row(1.0, **{**DULL, "env/all/by_group/frac_all_good": 1.0})] * 9]
-    for rows in (HEALTHY, noisy, solved):
+    for rows in (HEALTHY, noisy):
         assert watch(rows) is None
     assert capsys.readouterr().err == ""
+
+
+def test_a_solved_run_is_told_and_not_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    solved = row(1.0, **{**DULL, "env/all/by_group/frac_all_good": 1.0})
+    assert watch([*HEALTHY, *[solved] * 9]) is None
+    assert capsys.readouterr().err.count("every group was solved alike in 3 steps") == 1
 
 
 def test_no_signal_for_long_is_a_collapse() -> None:

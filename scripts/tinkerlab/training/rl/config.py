@@ -83,6 +83,7 @@ class RLConfig:
     temperature: float = 1.0
     stop: list[str] | None = None
     eval_temperature: float = 0.0
+    seed_samples: bool = True
 
     # loss
     loss_fn: str = "importance_sampling"

@@ -160,8 +160,11 @@ def fingerprint(tasks: Sequence[Task]) -> str:
 
 
 def reward_fingerprint(spec: str) -> str | None:
-    """Hex SHA-256 of the user's file in ``FILE.py:function``; None for built-in graders."""
-    file, colon, _ = spec.rpartition(":")
-    if not colon or not file.endswith(".py"):
+    """Hex SHA-256 of the file in ``FILE.py:function`` or ``json_schema:FILE``; else None."""
+    kind, _, argument = spec.partition(":")
+    file, _, _ = spec.rpartition(":")
+    if kind == "json_schema":
+        file = argument
+    elif not file.endswith(".py"):
         return None
     return hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()

@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tinkerlab.cli import say
 from tinkerlab.training.batches import BatchPlan
 from tinkerlab.training.loop import Await, Metrics
 from tinkerlab.training.rl.config import RLConfig
 from tinkerlab.training.rl.data import RLData
-from tinkerlab.training.rl.rollout_log import RolloutLog
+from tinkerlab.training.rl.rollout_log import RolloutLog, quoted
 from tinkerlab.training.rl.rollouts import (
     Group,
     Sampling,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tinkerlab.tasks import Task
 
 EVALUATION_SAMPLES = 1
+MAX_REPORTED = 5
 COUNTS_EVERY_TOKEN = frozenset({"dro"})  # losses that tokens without an advantage count in
 
 
@@ -68,6 +70,7 @@ class RLObjective:
         self._reference = reference
         self._sampler: tuple[int, tinker.SamplingClient] | None = None
         self._in_flight: dict[int, Submitted] = {}
+        self._reported: set[str] = set()
 
     def position(self, step: int) -> tuple[int, int]:
         return self._plan.position(step)
@@ -85,6 +88,8 @@ class RLObjective:
         spent = Timings()
         groups = collect(batch, self._data, spent)
         timings |= {"time/sampling": spent.sampling, "time/grading": spent.grading}
+
+        self._report_failures(step, groups)
 
         metrics = trajectory_metrics(groups)
         metrics |= {
@@ -168,6 +173,20 @@ class RLObjective:
             ),
             seeds=group_seeds(config, batch),
             step=step,
+        )
+
+    def _report_failures(self, step: int, groups: Sequence[Group]) -> None:
+        """Say, once for each kind of failure, on what the grader failed."""
+        everything = [completion for group in groups for completion in group.completions]
+        failed = [c for c in everything if c.grade.error is not None]
+        new = [c for c in failed if c.grade.error not in self._reported]
+        if not new or len(self._reported) >= MAX_REPORTED:
+            return
+        self._reported.add(str(new[0].grade.error))
+        say(
+            f"warning: step {step + 1}: reward {self._config.reward} failed on {len(failed)} of"
+            f" {len(everything)} completions, which count as {self._config.failure_reward:g}:"
+            f" {new[0].grade.error}; the first: {quoted(new[0].text)}"
         )
 
     def _training_data(
@@ -256,8 +275,10 @@ def batch_tasks(data: RLData, plan: BatchPlan, step: int) -> list[Task]:
     return [data.train[index] for index in plan.indices(step)]
 
 
-def group_seeds(config: RLConfig, step: int) -> list[int]:
+def group_seeds(config: RLConfig, step: int) -> list[int | None]:
     """The sampling seed of each group of ``step``."""
+    if not config.seed_samples:
+        return [None] * config.groups_per_batch
     return [
         sample_seed(config.seed, "train", step, group) for group in range(config.groups_per_batch)
     ]

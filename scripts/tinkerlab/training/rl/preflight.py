@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinkerlab.training.rl.config import RLConfig
-from tinkerlab.training.rl.rollout_log import cut, document
+from tinkerlab.training.rl.rollout_log import cut, document, quoted
 from tinkerlab.training.rl.rollouts import Completion, Group
 
 BAR_WIDTH = 40
@@ -88,7 +88,7 @@ class Preflight:
             "grader_errors",
             f"reward {self.config.reward} failed on {len(failed)} of {len(self.completions)}"
             f" completions: {completion.grade.error}; the first, at {place}:"
-            f" {_quoted(completion.text)}",
+            f" {quoted(completion.text)}",
         )
 
     def _truncated(self) -> Refusal | None:
@@ -104,11 +104,14 @@ class Preflight:
     def _identical(self) -> Refusal | None:
         if any(len({tuple(c.tokens) for c in group.completions}) > 1 for group in self.groups):
             return None
+        seeded = (
+            "; if the service gives every sample of a request the same seed, set seed_samples=false"
+        )
         return Refusal(
             "identical",
             "the completions of each group are identical: raise temperature (it is"
             f" {self.config.temperature:g}); at 1, this model is sure of its answers and needs"
-            " other tasks",
+            f" other tasks{seeded if self.config.seed_samples else ''}",
         )
 
     def _parse_failures(self) -> Refusal | None:
@@ -118,7 +121,7 @@ class Preflight:
         return Refusal(
             "parse_failures",
             f"parse failures: reward {self.config.reward} finds no answer in {self.unread:.0%} of"
-            f" the completions, such as {_quoted(answer.text)}; ask for the form of the answer in"
+            f" the completions, such as {quoted(answer.text)}; ask for the form of the answer in"
             " system_prompt, or begin with a short SFT stage on answers of that form",
         )
 
@@ -232,7 +235,7 @@ class Preflight:
             found.append(
                 f"reward {self.config.reward} failed on {errors:.0%} of the completions, which"
                 f" count as {self.config.failure_reward:g}: {first.grade.error}; the first:"
-                f" {_quoted(first.text)}"
+                f" {quoted(first.text)}"
             )
         if self.mixed and self.share("truncated") >= MOST:
             found.append(
@@ -253,10 +256,6 @@ def bins(values: Sequence[float]) -> list[tuple[float, float, int]]:
     for value in values:
         counts[min(int((value - low) / width), MAX_BARS - 1)] += 1
     return [(low + i * width, low + (i + 1) * width, count) for i, count in enumerate(counts)]
-
-
-def _quoted(text: str) -> str:
-    return repr(cut(text, 200))
 
 
 def _indented(text: str) -> str:

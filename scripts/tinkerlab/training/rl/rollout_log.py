@@ -85,3 +85,8 @@ def cut(text: str, limit: int = MAX_CHARACTERS) -> str:
     if len(text) <= limit:
         return text
     return f"{text[:limit]} [... {len(text) - limit} characters more]"
+
+
+def quoted(text: str) -> str:
+    """``text`` for the middle of a one-line message."""
+    return repr(cut(text, 200))

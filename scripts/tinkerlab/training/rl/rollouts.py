@@ -148,7 +148,7 @@ def submit(
     tasks: Sequence[Task],
     how: Sampling,
     *,
-    seeds: Sequence[int],
+    seeds: Sequence[int | None],
     step: int = 0,
 ) -> Submitted:
     """Ask for a group of completions of each task, without waiting for them."""

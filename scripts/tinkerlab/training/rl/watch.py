@@ -127,9 +127,16 @@ class CollapseWatch:
         return None
 
     def _suspicions(self) -> list[tuple[str, str]]:
-        """Signs of reward hacking: the reward rises and something else that matters does not."""
+        """Signs of reward hacking: the reward rises and something else that matters does not.
+
+        And that there is nothing more to learn, which is no reason to stop.
+        """
         rows = self._trained()
         window = self._config.collapse_patience
+        if len(rows) >= window and all(row[ALL_GOOD] >= 1 for row in rows[-window:]):
+            return [
+                ("solved", f"every group was solved alike in {window} steps: take harder tasks")
+            ]
         if len(rows) < 2 * window:
             return []
         early, last = rows[:window], rows[-window:]
