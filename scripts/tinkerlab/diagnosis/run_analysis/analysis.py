@@ -15,7 +15,7 @@ from tinkerlab.diagnosis.run_analysis import (
     saved,
     timing,
 )
-from tinkerlab.diagnosis.run_analysis.attempts import checkpoint_step, take_apart
+from tinkerlab.diagnosis.run_analysis.attempts import checkpoint_step, is_final, take_apart
 from tinkerlab.diagnosis.run_analysis.run import Run
 
 CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
@@ -112,7 +112,7 @@ def _label_in_flight(run: Run, record: dict) -> bool:
     """Whether a record is one of tinker-cookbook's supervised loop, labelled one short."""
     name = record.get("name")
     return (
-        not record.get("final")
+        not is_final(record)
         and "step" not in record
         and isinstance(name, str)
         and name.isdigit()

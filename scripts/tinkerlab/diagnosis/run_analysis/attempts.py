@@ -79,6 +79,11 @@ def take_apart(run: Run) -> Attempts:
     return Attempts(listed, returns, stride)
 
 
+def is_final(record: dict[str, Any]) -> bool:
+    """Whether a record is the run's last one: tinker-cookbook 0.5.8 tells it by the name alone."""
+    return bool(record.get("final")) or record.get("name") == "final"
+
+
 def checkpoint_step(run: Run, record: dict[str, Any], per_epoch: int | None) -> int | None:
     """The step that a run resumed from this record begins with, by what its label says.
 

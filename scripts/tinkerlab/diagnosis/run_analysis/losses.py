@@ -78,10 +78,16 @@ def has_diverged(values: np.ndarray) -> bool:
     # The steps of a diverging loss are themselves large: take the noise where it was calm.
     noise = min(robust.noise(values[: max(len(values) // 2, 3)]), robust.noise(values))
     rise = last - lowest
+    tail = values[-robust.span(len(values)) :]
+    # Losses that jump about in the thousands are noisy, and none of them is near the lowest.
+    if tail.min() > thresholds.FAR_ABOVE * max(lowest, robust.first_level(values[:3])):
+        return True
     if rise <= max(thresholds.NOISE_SIGMAS * noise, thresholds.DIVERGED_NATS):
         return False
     above_start = last > thresholds.RISE_ABOVE_START * robust.first_level(values)
-    return last > thresholds.DIVERGED_RATIO * lowest or (above_start and len(values) >= 20)
+    few = len(values) < thresholds.FEW_STEPS
+    ratio = thresholds.DIVERGED_RATIO_FEW if few else thresholds.DIVERGED_RATIO
+    return last > ratio * lowest or (above_start and len(values) >= 20)
 
 
 def _diverged(run: Run, loss: Curve) -> Finding:
@@ -148,7 +154,9 @@ def plateau(loss: Curve) -> Iterator[Finding]:
         return
     level = float(np.median(loss.values))
     fall, error = robust.fitted_fall(loss.steps, loss.values)
-    drop = robust.first_level(loss.values) - robust.lowest_level(loss.values)[1]
+    fifth = len(loss) // 5
+    fifths = [float(np.median(loss.values[i * fifth : (i + 1) * fifth])) for i in range(5)]
+    drop = fifths[0] - min(fifths)
     constant = float(np.ptp(loss.values)) == 0
     flat = max(fall, drop) + 2 * error < thresholds.FLAT_SHARE * abs(level)
     if level < thresholds.SPIKE_NATS or not (constant or flat):

@@ -89,7 +89,7 @@ STEP_TIME = ("time/total", "time/step", "batch_time")
 """``time/total``: C/utils/trace.py IterationWindow; the time since the last row in training/.
 ``time/step`` alone (older lines) is the wait for the two results."""
 
-HOUSEKEEPING = ("eval", "save", "checkpoint", "gantt")
+HOUSEKEEPING = ("eval", "save", "gantt")
 """Words in the names of parts that do not run at every step, so that they make steps unequal
 without a fault: C/rl/train.py run_evals, save_checkpoint; C/supervised/train.py evals."""
 

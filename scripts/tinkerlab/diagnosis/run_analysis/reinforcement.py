@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def check(run: Run) -> Iterator[Finding]:
-    """All findings about RL; none for a run without RL metrics and rollouts."""
+    """All findings about RL; of a run without RL metrics and rollouts, falling evaluations."""
+    yield from reward_against_eval(run)
     if not run.is_rl and not run.rollouts.count:
         return
     yield from truncated(run)
@@ -22,7 +23,6 @@ def check(run: Run) -> Iterator[Finding]:
     yield from kl(run)
     yield from entropy(run)
     yield from format_only(run)
-    yield from reward_against_eval(run)
     yield from length(run)
 
 
@@ -265,6 +265,7 @@ def falls(curve: Curve) -> bool:
     last = curve.values[-max(1, len(curve) // 4) :].mean()
     small = abs(curve.values).max() <= 1
     limit = thresholds.EVAL_DROP if small else thresholds.EVAL_DROP_SHARE * abs(first)
+    limit = max(limit, 2 * robust.noise(curve.values))
     return bool(first - last > limit and robust.kendall(curve.values) <= -0.5)
 
 

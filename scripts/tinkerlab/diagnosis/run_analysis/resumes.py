@@ -12,6 +12,7 @@ from tinkerlab.diagnosis.run_analysis.attempts import (
     Attempt,
     Attempts,
     checkpoint_step,
+    is_final,
     steps_per_epoch,
     take_apart,
     values_of,
@@ -127,7 +128,7 @@ def _record_at(run: Run, step: int) -> dict[str, Any] | None:
     """The checkpoint whose label sends a resumed run to ``step``."""
     per_epoch = steps_per_epoch(run)
     for record in reversed(run.checkpoints):
-        if not record.get("final") and checkpoint_step(run, record, per_epoch) == step:
+        if not is_final(record) and checkpoint_step(run, record, per_epoch) == step:
             return record
     return None
 

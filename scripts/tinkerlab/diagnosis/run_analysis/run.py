@@ -69,7 +69,9 @@ class Run:
 
     @property
     def is_rl(self) -> bool:
-        return self.metrics.first((*names.REWARD, *names.ENTROPY)) is not None
+        return (
+            self.metrics.first((*names.REWARD, *names.ENTROPY, *names.KL_SAMPLE_TRAIN)) is not None
+        )
 
     @property
     def model(self) -> str | None:

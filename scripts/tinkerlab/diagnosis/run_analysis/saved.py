@@ -8,7 +8,7 @@ from typing import Any
 
 from tinkerlab.diagnosis.findings import Finding
 from tinkerlab.diagnosis.run_analysis import names, thresholds
-from tinkerlab.diagnosis.run_analysis.attempts import checkpoint_step, steps_per_epoch
+from tinkerlab.diagnosis.run_analysis.attempts import checkpoint_step, is_final, steps_per_epoch
 from tinkerlab.diagnosis.run_analysis.run import Run
 
 
@@ -28,7 +28,7 @@ def last_step(run: Run) -> int | None:
 
 
 def final_record(run: Run) -> dict[str, Any] | None:
-    return next((row for row in reversed(run.checkpoints) if row.get("final")), None)
+    return next((row for row in reversed(run.checkpoints) if is_final(row)), None)
 
 
 def is_complete(run: Run) -> bool | None:
@@ -94,7 +94,8 @@ def absent(run: Run, last: int) -> Iterator[Finding]:
         for row in run.checkpoints
         if (position := checkpoint_step(run, row, per_epoch)) is not None
     ]
-    if is_complete(run) and final_record(run) is None and run.holder is None:
+    ended = is_complete(run) and final_record(run) is None and run.holder is None
+    if ended and max(positions, default=0) <= last:  # another loop's last save has another name
         yield Finding(
             cause="final-checkpoint-missing",
             what="the last step is logged but no final checkpoint is recorded",

@@ -109,10 +109,10 @@ class Metrics:
         import numpy as np
 
         result = np.arange(self.rows, dtype=np.float64)
-        key = self.first(names.STEP)
-        if key is not None:
+        for key in reversed(names.STEP):  # the preferred names last, over the others
             index, values = self.sparse(key)
-            result[index] = np.where(np.isfinite(values), values, result[index])
+            good = np.isfinite(values)
+            result[index[good]] = values[good]
         return result.astype(np.int64)
 
     def training_rows(self) -> np.ndarray:

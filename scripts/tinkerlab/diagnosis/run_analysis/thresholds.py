@@ -8,7 +8,10 @@ from __future__ import annotations
 
 # --- losses -----------------------------------------------------------------------------------
 DIVERGED_RATIO = 1.5  # late loss / lowest loss: noise and curricula stay under it
+FEW_STEPS = 12  # under it a level is the median of 3 values, ...
+DIVERGED_RATIO_FEW = 2.5  # ... which noise alone takes to twice the lowest
 DIVERGED_NATS = 0.2  # ... and at least this much higher, so that 0.01 -> 0.02 is no divergence
+FAR_ABOVE = 2.0  # every late loss this many times the lowest and the first: no noise does that
 NOISE_SIGMAS = 6  # ... and this many robust standard deviations (MAD) of the step noise
 RISE_ABOVE_START = 1.15  # a loss that ends this much over where it began has not learned
 SPIKE_SIGMAS = 10  # heavy-tailed batches of small size reach 6 to 8
