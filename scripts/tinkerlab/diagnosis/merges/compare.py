@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tinkerlab.diagnosis.merges import outcomes as o
 from tinkerlab.diagnosis.merges.adapters import LoraAdapter
-from tinkerlab.diagnosis.merges.detective import Detective, lost
-from tinkerlab.diagnosis.merges.layouts import Key, Plan
+from tinkerlab.diagnosis.merges.detective import Detective, lost, rank_share
+from tinkerlab.diagnosis.merges.layouts import Key, Part, Plan
 from tinkerlab.diagnosis.merges.matrices import Comparer, Matrix, Reader
 from tinkerlab.diagnosis.merges.outcomes import Outcome
 from tinkerlab.diagnosis.merges.structure import Structure
 from tinkerlab.export.checkpoint import Checkpoint, layer_of
 from tinkerlab.export.weights_check import ROUNDOFF
 
+_PUZZLES = 8
+_LOW_RANK = 0.9  # rounding to bfloat16 adds a little of full rank
 Progress = Callable[[int, int, str], None]
 
 
@@ -58,6 +60,7 @@ class Walk:
         self.detective = Detective(self.comparer, plan, interleaved)
         self.found = Comparison()
         self._kept = [0.0, 0.0]
+        self._puzzles: list[tuple[Matrix, list[Part]]] = []
         self._targets = {key[0] for key in plan.parts}
 
     def run(self, progress: Progress) -> Comparison:
@@ -77,6 +80,7 @@ class Walk:
                 before = file
             self._tensor(name, self.structure.sources[name])
         self._absent_head()
+        self._another_adapter()
         if self._kept[1]:
             self.found.kept = self._kept[0] / self._kept[1]
         return self.found
@@ -109,7 +113,10 @@ class Walk:
             matrix = self._matrix((name, expert), source)
             parts = self.plan.parts.get((wanted, expert), [])
             if parts:
-                self.found.outcomes += self.detective.targeted(matrix, parts)
+                outcomes = list(self.detective.targeted(matrix, parts))
+                self.found.outcomes += outcomes
+                if len(self._puzzles) < _PUZZLES and outcomes[0].cause == o.UNEXPLAINED:
+                    self._puzzles.append((matrix, parts))
                 if self.merged.dtypes[name] in ("BF16", "F16"):
                     for i, share in enumerate(lost(self.comparer, matrix, parts)):
                         self._kept[i] += share
@@ -201,6 +208,23 @@ class Walk:
         self.found.outcomes.append(
             Outcome(o.NOT_REPLACED, name, module, layer_of(name), says=says, worst=worst)
         )
+
+    def _another_adapter(self) -> None:
+        """Where nothing but the targets changed, and by matrices of low rank: another adapter."""
+        outcomes = [out for out in self.found.outcomes if out.module]
+        if not self._puzzles or len(outcomes) < len(self.found.outcomes):
+            return
+        if any(out.cause != o.UNEXPLAINED for out in outcomes):
+            return
+        matrix, parts = max(self._puzzles, key=lambda puzzle: min(puzzle[0].shape))
+        rank = sum(self.adapter.sites[part.module].rank for part in parts)
+        share = rank_share(self.comparer, matrix, rank)
+        if share < _LOW_RANK:
+            return
+        says = f"{share:.1%} of the change in {matrix.label} has rank {rank} or less, as LoRA has"
+        self.found.outcomes = [
+            replace(out, cause=o.ANOTHER_ADAPTER, says=f"{says}; {out.says}") for out in outcomes
+        ]
 
     def _absent_head(self) -> None:
         """A tied base whose output the adapter changes, merged without an output matrix."""

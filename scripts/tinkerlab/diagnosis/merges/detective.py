@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tinkerlab.diagnosis.merges import outcomes as o
-from tinkerlab.diagnosis.merges.factors import fit_factors, known, snap
+from tinkerlab.diagnosis.merges.factors import Factor, fit_factors, known, snap
 from tinkerlab.diagnosis.merges.guesses import Guess, guesses, leaf
 from tinkerlab.diagnosis.merges.layouts import Part, Plan
 from tinkerlab.diagnosis.merges.matrices import Comparer, Fit, Matrix
@@ -18,6 +18,9 @@ from tinkerlab.export.adapter import UNEMBEDDING
 from tinkerlab.export.checkpoint import layer_of
 
 SEARCHES = 12  # searches that may fail before matrices of that projection are left unexplained
+# Share of the change that a wrong layout must explain. Rounding leaves more than this of a change
+# that shows at all, while an unrelated one explains next to nothing.
+CONVINCING = 0.7
 FAR = 0.25  # the change's energy against the base's, beyond which the base itself was moved
 _SAMPLE = 32  # rows
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -94,7 +97,7 @@ class Detective:
         factors = fit_factors(self.comparer, matrix, parts)
         sites = [self.comparer.adapter.sites[part.module] for part in parts]
         weights = [
-            snap(factor.value, site, self.rslora) if factor.sure else 1.0
+            snap(factor, site, self.rslora) if factor.likely else 1.0
             for factor, site in zip(factors, sites, strict=True)
         ]
         weighted = list(zip(parts, weights, strict=True))
@@ -178,14 +181,17 @@ class Detective:
         self, matrix: Matrix, guess: Guess, parts: list[Part], rest: list[tuple[Part, float]]
     ) -> tuple[Guess, Fit, float] | None:
         plain = self.comparer.fit(matrix, [*((part, 1.0) for part in parts), *rest])
-        if plain.within_low_precision:
+        if plain.within_low_precision and plain.explained > CONVINCING:
             return guess, plain, 1.0
         if plain.expected_energy == 0 or plain.seen**2 < 0.9 * plain.energy * plain.expected_energy:
             return None
         site = self.comparer.adapter.sites[parts[0].module]
-        factor = snap(plain.agreement, site, self.rslora)
+        share = plain.seen**2 / (plain.energy * plain.expected_energy)
+        factor = snap(Factor(plain.agreement, share), site, self.rslora)
         fit = self._with(matrix, [*((part, factor) for part in parts), *rest])
-        return None if fit is None else (guess, fit, factor)
+        if fit is None or fit.explained < CONVINCING:
+            return None
+        return guess, fit, factor
 
     def _far(self, matrix: Matrix) -> bool:
         """Whether the merged matrix has little to do with its base."""
@@ -253,6 +259,19 @@ class Detective:
             left,
             explained,
         )
+
+
+def rank_share(comparer: Comparer, matrix: Matrix, rank: int) -> float:
+    """How much of the change seen in some rows has rank ``rank`` (share of the sum of squares)."""
+    import torch
+
+    rows = min(8 * rank + 64, matrix.shape[0])
+    base, merged = comparer.reader.pair(matrix, 0, rows)
+    change = (merged.float() - base.to(merged.dtype).float())[:, :2048]
+    if rank >= min(change.shape) // 2:
+        return 0.0  # too small to tell
+    energies = torch.linalg.svdvals(change).square()
+    return float(energies[:rank].sum() / energies.sum()) if float(energies.sum()) else 0.0
 
 
 def lost(comparer: Comparer, matrix: Matrix, parts: list[Part]) -> tuple[float, float]:

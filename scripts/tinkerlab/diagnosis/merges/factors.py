@@ -25,6 +25,11 @@ class Factor:
     explains: float
 
     @property
+    def likely(self) -> bool:
+        """Whether it is worth testing: rounding may hide much of a small change."""
+        return self.explains > 0.5
+
+    @property
     def sure(self) -> bool:
         return self.explains > 0.95
 
@@ -76,9 +81,14 @@ def known(site: Site, rslora: bool) -> dict[float, str]:
     return found
 
 
-def snap(value: float, site: Site, rslora: bool) -> float:
-    """The known factor beside ``value``, or ``value``."""
+def snap(fitted: Factor, site: Site, rslora: bool) -> float:
+    """The known factor beside ``fitted``, or ``fitted``.
+
+    What rounding hides of a small change also biases the fit, so that the tolerance grows with
+    the share that is not explained.
+    """
+    near = NEAR + 0.3 * (1 - fitted.explains)
     for factor in (1.0, *known(site, rslora)):
-        if abs(value - factor) <= NEAR * abs(factor):
+        if abs(fitted.value - factor) <= near * abs(factor):
             return factor
-    return value
+    return fitted.value

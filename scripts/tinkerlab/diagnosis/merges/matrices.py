@@ -148,8 +148,11 @@ class Comparer:
         a, b = self.adapter.factors(part.module, part.expert, part.misread)
         if part.of_rows is not None:
             b = b[part.of_rows.start : part.of_rows.stop]
-        if part.transposed and not part.reshaped:
+        if part.transposed:
             columns = slice(part.outputs.start, part.outputs.stop, part.outputs.step)
+            if part.reshaped:
+                value = ((b @ a) * site.scale).reshape(a.shape[1], b.shape[0])[lo:hi]
+                return Added(slice(None), columns, value, value.abs() if bound else None)
             a = a[:, lo:hi]
             value = (b @ a).T * site.scale
             size = (b.abs() @ a.abs()).T * abs(site.scale) if bound else None
@@ -162,9 +165,7 @@ class Comparer:
         start = part.outputs[first] - lo
         rows = slice(start, start + (last - first - 1) * step + 1, step)
         if part.reshaped:
-            whole = (b @ a) * site.scale
-            shape = whole.shape[::-1] if part.transposed else whole.shape
-            value = (whole if part.transposed else whole.T).reshape(shape)[first:last]
+            value = ((b @ a).T * site.scale).reshape(b.shape[0], a.shape[1])[first:last]
             return Added(rows, slice(None), value, value.abs() if bound else None)
         b = b[first:last]
         size = (b.abs() @ a.abs()) * abs(site.scale) if bound else None

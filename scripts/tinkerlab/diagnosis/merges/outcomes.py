@@ -16,6 +16,7 @@ CHANGED = "untargeted-tensors-changed"
 ROUNDED = "base-rounded-to-lower-precision"
 INTO_EMBEDDING = "unembedding-merged-into-embedding"
 WRONG_TENSOR = "added-to-wrong-tensor"
+ANOTHER_ADAPTER = "merged-from-another-adapter"
 NOT_REPLACED = "full-weights-not-copied"
 
 

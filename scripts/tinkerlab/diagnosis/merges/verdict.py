@@ -12,6 +12,7 @@ from tinkerlab.diagnosis.merges.compare import Comparison
 from tinkerlab.diagnosis.merges.layouts import Plan
 from tinkerlab.diagnosis.merges.outcomes import Outcome
 from tinkerlab.diagnosis.merges.structure import listed
+from tinkerlab.export.adapter import UNEMBEDDING
 
 AGAIN = "merge with tinker-cookbook's build_hf_model, or run scripts/export_model.py"
 # Untargeted tensors changed in so many places are not a slip but another base.
@@ -63,6 +64,10 @@ _WHAT = {
         "what the adapter adds to the output layer was added to the input embedding",
         "give the merged model an lm_head.weight of its own (embedding plus B A), leave the "
         "embedding as it is, set tie_word_embeddings to false: scripts/export_model.py does",
+    ),
+    o.ANOTHER_ADAPTER: (
+        "another adapter was merged: the change is one of low rank, but not this one's",
+        "give the adapter, and its checkpoint, that was merged; or merge this one",
     ),
     o.NOT_REPLACED: (
         "tensors that the adapter brings whole were not copied",
@@ -183,6 +188,14 @@ def _not_applied(group: list[Outcome], outcomes: list[Outcome], plan: Plan) -> F
     missing = {out.module for out in group}
     facts = [f"{len(group)} of {len(group) + len(others)} matrices are the base's, bit for bit"]
     example = group[0]
+    if others and all(module.rsplit(".", 1)[-1] in UNEMBEDDING for module in missing):
+        return Finding(
+            "unembedding-not-applied",
+            "what the adapter adds to the output layer was not merged",
+            example.place,
+            (*facts, *where(group)),
+            "add it to lm_head.weight; a base that ties its embedding needs one of its own",
+        )
     renamed = {module for module in missing if module in plan.renamed}
     if renamed == missing and not any(out.module in plan.renamed for out in others):
         module = min(missing)
