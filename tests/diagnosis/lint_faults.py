@@ -1149,3 +1149,145 @@ def train(tc: tinker.TrainingClient, batches, adam):
 """,
     ),
 )
+
+# Further ways in which the same things are written.
+case(
+    "sequential-samples",
+    """
+from tinker_cookbook.completers import TinkerTokenCompleter
+
+async def score(svc: tinker.ServiceClient, prompts, stop):
+    sampler = await svc.create_sampling_client(base_model="m")
+    policy = TinkerTokenCompleter(sampler, max_tokens=64)
+    return [await policy(prompt, stop) for prompt in prompts]
+""",
+    """
+from tinker_cookbook.rl.rollouts import do_group_rollout
+
+async def collect(builders, policy):
+    groups = []
+    for builder in builders:
+        groups.append(await do_group_rollout(builder, policy))
+    return groups
+""",
+    healthy=(
+        """
+from tinker_cookbook.rl.rollouts import do_group_rollout
+
+async def collect(builders, policy):
+    return await asyncio.gather(*[do_group_rollout(builder, policy) for builder in builders])
+""",
+    ),
+)
+case(
+    "stale-sampler",
+    """
+from tinker_cookbook.completers import TinkerTokenCompleter
+from tinker_cookbook.rl.rollouts import do_group_rollout
+
+async def train(tc: tinker.TrainingClient, batches, adam):
+    sampler = await tc.save_weights_and_get_sampling_client()
+    policy = TinkerTokenCompleter(sampler, max_tokens=64)
+    for builders in batches:
+        groups = await asyncio.gather(*[do_group_rollout(b, policy) for b in builders])
+        fb, opt = tc.forward_backward(build(groups), "ppo"), tc.optim_step(adam)
+        await fb
+        await opt
+""",
+)
+case(
+    "blocking-result-in-async",
+    """
+async def one(sampler: tinker.SamplingClient, prompt, params):
+    return sampler.sample(prompt, 1, params).result()
+
+async def score(sampler, prompts, params):
+    return await asyncio.gather(*[one(sampler, p, params) for p in prompts])
+""",
+    healthy=(
+        """
+async def one(sampler: tinker.SamplingClient, prompt, params):
+    future = sampler.sample(prompt, 1, params)
+    await future
+    return future.result()
+
+async def score(sampler, prompts, params):
+    return await asyncio.gather(*[one(sampler, p, params) for p in prompts])
+""",
+    ),
+)
+case(
+    "home-made-timeout",
+    """
+async def draw(sampler: tinker.SamplingClient, prompts, params):
+    tasks = [asyncio.create_task(sampler.sample(p, 1, params).coroutine()) for p in prompts]
+    done, pending = await asyncio.wait(tasks, timeout=30)
+    return done
+""",
+)
+case(
+    "home-made-retry",
+    """
+from helpers import retry_async
+
+async def draw(sampler: tinker.SamplingClient, prompt, params):
+    return await retry_async(lambda: sampler.sample(prompt, 1, params), tries=3)
+""",
+)
+case(
+    "encode-for-chat-model",
+    """
+MODEL = "moonshotai/Kimi-K2-Thinking"
+
+def ask(sampler: tinker.SamplingClient, tokenizer, question, params):
+    ids = tokenizer(question)["input_ids"]
+    return sampler.sample(types.ModelInput.from_ints(ids), 1, params).result()
+""",
+)
+case(
+    "hard-coded-renderer",
+    """
+import chz
+
+@chz.chz
+class CLIConfig:
+    model_name: str = "Qwen/Qwen3-8B"
+    renderer_name: str = "qwen3"
+""",
+)
+case(
+    "parse-success-truthiness",
+    """
+def rewards(renderer, samples):
+    parsed = [renderer.parse_response(tokens) for tokens in samples]
+    return [grade(message) for message, ok in parsed if ok]
+""",
+    """
+def reward(renderer, tokens):
+    message, format_ok = renderer.parse_response(tokens)
+    return 0.1 * format_ok + grade(message)
+""",
+)
+case(
+    "sampler-path-for-training",
+    """
+config = train.Config(
+    recipe_name="x", log_path="x", model_name="m", dataset_builder=make(),
+    load_checkpoint_path="tinker://abc/sampler_weights/000100",
+)
+""",
+)
+case(
+    "state-path-for-sampling",
+    """
+from tinker_cookbook.eval.inspect_utils import InspectAPIFromTinkerSampling
+api = InspectAPIFromTinkerSampling(renderer_name=NAME, model_path="tinker://abc/weights/000100")
+""",
+)
+case(
+    "short-ttl",
+    """
+def save(tc: tinker.TrainingClient):
+    tc.save_state("x", 900).result()
+""",
+)

@@ -2,7 +2,7 @@
 
 STYLES: dict[str, str] = {}
 
-STYLES["sync_script"] = '''
+STYLES["sync_script"] = """
 import tinker
 from tinker import types
 
@@ -25,9 +25,9 @@ for step in range(10):
     opt.result()
     print(step, result.metrics["loss:sum"])
 tc.save_state("final").result()
-'''
+"""
 
-STYLES["async_main"] = '''
+STYLES["async_main"] = """
 import asyncio
 import tinker as tk
 
@@ -47,9 +47,9 @@ async def main():
 
 if __name__ == "__main__":
     asyncio.run(main())
-'''
+"""
 
-STYLES["trainer_class"] = '''
+STYLES["trainer_class"] = """
 from tinker import AdamParams, ServiceClient
 
 class Trainer:
@@ -79,9 +79,9 @@ class Trainer:
 
 if __name__ == "__main__":
     Trainer("Qwen/Qwen3-8B", 1e-4).train(load(), None)
-'''
+"""
 
-STYLES["helpers_and_old_submits"] = '''
+STYLES["helpers_and_old_submits"] = """
 import asyncio
 import tinker
 from tinker import types
@@ -98,9 +98,9 @@ async def evaluate(sampling_client, prompts, params):
         reply = await sampling_client.sample_async(prompt, 1, params)
         return reply.sequences[0].tokens
     return await asyncio.gather(*(one(p) for p in prompts))
-'''
+"""
 
-STYLES["rl_loop"] = '''
+STYLES["rl_loop"] = """
 import tinker
 from tinker_cookbook import checkpoint_utils, model_info, renderers
 
@@ -128,9 +128,9 @@ def main(config):
         fb.result(), step.result()
         if index % 20 == 0:
             checkpoint_utils.save_checkpoint(tc, f"{index:06d}", config.log_path, {"batch": index})
-'''
+"""
 
-STYLES["multi_turn"] = '''
+STYLES["multi_turn"] = """
 import tinker
 
 async def play(sampler: tinker.SamplingClient, renderer, env, params):
@@ -148,9 +148,9 @@ async def best_of(sampler: tinker.SamplingClient, prompt, params):
         reply = await sampler.sample(prompt=prompt, num_samples=1, sampling_params=params)
         if good(reply.sequences[0].tokens):
             return reply
-'''
+"""
 
-STYLES["gradient_guard"] = '''
+STYLES["gradient_guard"] = """
 import math
 import tinker
 
@@ -166,9 +166,9 @@ def scaled(tc: tinker.TrainingClient, batches):
         out = tc.forward_backward(batch, "cross_entropy").result()
         lr = 1e-4 / (1 + out.metrics["loss:sum"])
         tc.optim_step(tinker.AdamParams(learning_rate=lr)).result()
-'''
+"""
 
-STYLES["accumulate_and_pipeline"] = '''
+STYLES["accumulate_and_pipeline"] = """
 import tinker
 
 def train(training_client: tinker.TrainingClient, batches, params):
@@ -184,9 +184,9 @@ def train(training_client: tinker.TrainingClient, batches, params):
     for future in pending[0]:
         future.result()
     pending[1].result()
-'''
+"""
 
-STYLES["dpo_reference"] = '''
+STYLES["dpo_reference"] = """
 import asyncio
 import tinker
 
@@ -200,9 +200,9 @@ async def train(svc: tinker.ServiceClient, pairs, adam, loss):
         await fb
         await opt
     await tc.save_state("final")
-'''
+"""
 
-STYLES["resume_rightly"] = '''
+STYLES["resume_rightly"] = """
 import tinker
 from tinker_cookbook import checkpoint_utils
 
@@ -217,9 +217,9 @@ def start(svc: tinker.ServiceClient, cfg):
 def sample_it(svc: tinker.ServiceClient, cfg):
     last = checkpoint_utils.get_last_checkpoint(cfg.log_path, required_key="sampler_path")
     return svc.create_sampling_client(model_path=last.sampler_path).result()
-'''
+"""
 
-STYLES["cookbook_config"] = '''
+STYLES["cookbook_config"] = """
 import asyncio
 import sys
 import chz
@@ -241,9 +241,9 @@ if __name__ == "__main__":
     config = build(sys.argv[1])
     cli_utils.check_log_dir(config.log_path, behavior_if_exists="resume")
     asyncio.run(train.main(config))
-'''
+"""
 
-STYLES["before_and_after"] = '''
+STYLES["before_and_after"] = """
 import tinker
 
 svc = tinker.ServiceClient()
@@ -259,9 +259,9 @@ def compare(prompt, params, batches, adam):
         fb.result(), opt.result()
     trained = tc.save_weights_and_get_sampling_client().result()
     print(ask(first, prompt, params), ask(trained, prompt, params))
-'''
+"""
 
-STYLES["periodic_refresh_clipped"] = '''
+STYLES["periodic_refresh_clipped"] = """
 import asyncio
 import tinker
 
@@ -276,9 +276,9 @@ async def train(tc: tinker.TrainingClient, data, adam, params):
         opt = tc.optim_step(adam)
         await fb
         await opt
-'''
+"""
 
-STYLES["own_code_has_its_timeouts"] = '''
+STYLES["own_code_has_its_timeouts"] = """
 import asyncio
 import random
 import time
@@ -310,9 +310,9 @@ def batches(rows):
             yield parse(row)
         except ValueError:
             continue
-'''
+"""
 
-STYLES["torch_beside"] = '''
+STYLES["torch_beside"] = """
 import torch
 import tinker
 
@@ -331,9 +331,9 @@ def update(tc: tinker.TrainingClient, data_D, params, eps: float):
     fb = tc.forward_backward(data_D, "ppo", {"clip_low_threshold": 1 - eps})
     opt = tc.optim_step(params)
     return fb.result().metrics["loss:sum"], opt.result()
-'''
+"""
 
-STYLES["bounded_workers"] = '''
+STYLES["bounded_workers"] = """
 import asyncio
 import tinker
 
@@ -367,4 +367,4 @@ async def group(sampler: tinker.SamplingClient, prompts, params):
     async with asyncio.TaskGroup() as tasks:
         made = [tasks.create_task(sampler.sample(p, 1, params).coroutine()) for p in prompts]
     return [task.result() for task in made]
-'''
+"""

@@ -1,26 +1,16 @@
-"""Calls and awaits: submissions to the SDK, waits for their results, the script's own functions."""
+"""Calls: which are the SDK's, which the script's own, and what other libraries' give."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import replace
+import re
 from typing import Any
 
 from tinkerlab.diagnosis.lint import sdk
-from tinkerlab.diagnosis.lint.expressions import MARKERS, Expressions, dotted
-from tinkerlab.diagnosis.lint.values import (
-    LOOPS,
-    NOTHING,
-    Event,
-    Value,
-    join,
-    mixed,
-    place,
-)
+from tinkerlab.diagnosis.lint.expressions import MARKERS, dotted
+from tinkerlab.diagnosis.lint.functions import Functions
+from tinkerlab.diagnosis.lint.values import NOTHING, Value, mixed, place
 
-MAX_DEPTH = 6  # calls followed into calls
-MAX_STEPS_INLINED = 20_000
 CLIENTS = ("training", "sampling", "service", "rest")
 GATHERS = {"asyncio.wait"}
 TASKS = {"asyncio.create_task", "asyncio.ensure_future"}
@@ -29,14 +19,15 @@ WITH_TIMEOUT = {"asyncio.wait_for"}
 MUTATES = {"append", "extend", "add", "insert", "put", "put_nowait", "appendleft", "update"}
 TENSORS = ("torch.", "numpy.", "jax.numpy.", "tinker.TensorData", "tinker.types.TensorData")
 SAMPLE_ARGUMENTS = {"num_samples", "sampling_params", "prompt"}
+# The cookbook's coroutines that sample: tinker_cookbook.completers and rl.rollouts.
+COMPLETERS = {"TinkerTokenCompleter", "TinkerMessageCompleter"}
+ROLLOUTS = {"do_group_rollout", "do_group_rollout_and_filter_constant_reward"}
+RETRIES = re.compile(r"retry|retrying|backoff", re.IGNORECASE)
 TEXT_METHODS = {"strip", "format", "join", "replace", "lower", "lstrip", "rstrip", "removeprefix"}
 
 
-class Calls(Expressions):
-    """Follows calls. ``Walker`` supplies ``run`` for the bodies of functions."""
-
-    def run(self, body: Any) -> bool:
-        raise NotImplementedError
+class Calls(Functions):
+    """Tells calls apart."""
 
     def of_Call(self, node: ast.Call) -> Value:
         function = node.func
@@ -56,6 +47,11 @@ class Calls(Expressions):
         self.emit("call", node, method=name or "", args=args, receiver=receiver)
         if callee.kind == "function":
             return self.call_function(node, callee, args)
+        if callee.kind == "completer":
+            return self.completion(node, callee.of or NOTHING, args)
+        plain = callee.kind == "" and dotted(function) in ("tokenizer", "tok", "self.tokenizer")
+        if callee.kind == "tokenizer" or plain:
+            return self.encoded(node, args.get(0, NOTHING), mixed(args.values()))
         if callee.kind == "class":
             return self.make_instance(node, callee, args)
         return self.imported(node, str(name or ""), receiver, args)
@@ -74,8 +70,6 @@ class Calls(Expressions):
                 if isinstance(value.items, dict):
                     args.update({k: v for k, v in value.items.items() if isinstance(k, str)})
         return args
-
-    # Methods.
 
     def method(
         self, node: ast.Call, function: ast.Attribute, receiver: Value, args: dict[int | str, Value]
@@ -126,7 +120,8 @@ class Calls(Expressions):
             if name in ("result", "result_async"):
                 # Attribute access was not followed for a method call: record it here.
                 self.emit("misused", node, method=name, value=receiver)
-                return self.finish(node, receiver, "result", args)
+                # Go on as if it had been a future, so that what follows is read as meant.
+                return self.finish(node, receiver, "gather", args)
             return None
         if name == "result":
             return self.wait(node, receiver, "result", args)
@@ -138,253 +133,8 @@ class Calls(Expressions):
             return receiver if name == "future" else NOTHING
         return None
 
-    def sdk_call(
-        self, node: ast.Call, kind: str, name: str, receiver: Value, args: dict[int | str, Value]
-    ) -> Value:
-        base = name.removesuffix("_async")
-        if (kind, base) in sdk.DEPRECATED or name.endswith("_async"):
-            self.emit("call", node, method=f"@sdk.{kind}.{name}", args=args, receiver=receiver)
-        direct = sdk.DIRECT.get((kind, base))
-        if direct:
-            return Value("rest" if direct == "rest" else direct, data=dotted(node.func))
-        if name.endswith("_async"):
-            data = ("sdk", node, kind, base, receiver, args)
-            return Value("coroutine", of=Value("later"), data=data, origins=mixed(args.values()))
-        return self.submit(node, kind, base, receiver, args)
-
-    def submit(
-        self,
-        node: ast.AST,
-        kind: str,
-        base: str,
-        receiver: Value,
-        args: dict[int | str, Value],
-        deprecated: bool = False,
-    ) -> Value:
-        gives = sdk.CALLS[kind].get(base, "rest_result") if kind != "rest" else "rest_result"
-        client = receiver.data if receiver.data is not None else receiver.born
-        event = self.emit(
-            "submit",
-            node,
-            method=base,
-            client=client,
-            args=args,
-            receiver=receiver,
-            deprecated=deprecated,
-        )
-        result = Value(gives, call=event, origins=mixed(args.values()))
-        if gives in ("training", "sampling"):
-            result = replace(result, data=place(node), born=event.index)
-        event.value = Value("future", of=result, call=event, origins=mixed(args.values()))
-        return event.value
-
-    def wait(
-        self, node: ast.AST, future: Value, how: str, args: dict[int | str, Value] | None = None
-    ) -> Value:
-        """The result of a future or task; of one that came from the SDK, record the wait."""
-        if future.kind == "task" and future.of is not None:
-            inner = future.of
-            if inner.kind == "future":  # a task around `X_async()`
-                enqueued = bool(future.data)
-                return inner if enqueued else self.wait(node, inner, how, args)
-            return inner
-        call = future.call
-        result = future.of or NOTHING
-        if call is None:
-            return result.tainted(future.origins)
-        self.emit(
-            "wait",
-            node,
-            method=call.method,
-            client=call.client,
-            value=future,
-            args=args or {},
-            how=how,
-        )
-        return result.tainted({place(call.node)})
-
-    # Coroutines and tasks.
-
     def of_Await(self, node: ast.Await) -> Value:
         return self.finish(node, self.ev(node.value), "await", {})
-
-    def finish(self, node: ast.AST, value: Value, how: str, args: dict[int | str, Value]) -> Value:
-        """What awaiting ``value`` gives."""
-        if value.kind in ("future", "task"):
-            return self.wait(node, value, how, args)
-        if value.kind != "coroutine" or value.data is None:
-            return value
-        what = value.data[0]
-        if what == "wait":
-            return self.wait(node, value.data[1], how, value.data[2] or args)
-        if what == "own":
-            return self.inline(*value.data[1:])
-        if what == "timed":
-            self.stack.append(value.data[1])
-            result = self.finish(node, value.data[2], how, {})
-            self.stack.pop()
-            return result
-        _, call, kind, base, receiver, call_args = value.data
-        future = self.submit(call, kind, base, receiver, call_args, deprecated=True)
-        return future if base in sdk.ENQUEUED_BY_ASYNC else self.wait(node, future, how, args)
-
-    def start(self, node: ast.AST, value: Value) -> Value:
-        """A coroutine handed to the event loop: it goes on beside what follows."""
-        if value.kind == "coroutine" and value.data is not None and value.data[0] == "sdk":
-            _, call, kind, base, receiver, args = value.data
-            future = self.submit(call, kind, base, receiver, args, deprecated=True)
-            return Value("task", of=future, data=base in sdk.ENQUEUED_BY_ASYNC)
-        if value.kind == "coroutine" and value.data is not None and value.data[0] == "wait":
-            return value.data[1]
-        if value.kind == "coroutine" and value.data is not None:
-            with self.beside(node):
-                result = self.finish(node, value, "gather", {})
-            return Value("task", of=result, data=True)
-        return value
-
-    def beside(self, node: ast.AST) -> Any:
-        """Concurrent work is not part of the loops in which it was started."""
-        walker = self
-
-        class Detached:
-            def __enter__(self) -> None:
-                self.saved = walker.stack, walker.iteration
-                walker.stack = [n for n in walker.stack if not isinstance(n, LOOPS)]
-                walker.stack.append(node)
-                walker.iteration = []
-
-            def __exit__(self, *_: object) -> None:
-                walker.stack, walker.iteration = self.saved
-
-        return Detached()
-
-    def gather(self, node: ast.Call, args: dict[int | str, Value]) -> Value:
-        results: list[Value] = []
-        for key, value in args.items():
-            if not isinstance(key, int):
-                continue
-            many = value.kind in ("spread", "list")
-            inner = value.of if value.kind == "spread" else value
-            parts: list[Value] = []
-            if many and inner is not None:
-                parts = inner.items if isinstance(inner.items, list) else [inner.of or inner]
-            else:
-                parts = [value]
-            for part in parts:
-                started = self.start(node, part)
-                there = started.kind in ("future", "task")
-                results.append(self.wait(node, started, "gather") if there else started)
-        of = NOTHING
-        for result in results:
-            of = join(of, result)
-        exact = all(v.kind not in ("spread", "list") for k, v in args.items() if isinstance(k, int))
-        gathered = Value("list", of=of, items=results if exact else None, origins=mixed(results))
-        return Value("coroutine", of=gathered, data=("wait", Value("future", of=gathered), {}))
-
-    # The script's own functions.
-
-    def call_function(self, node: ast.Call, callee: Value, args: dict[int | str, Value]) -> Value:
-        function, _ = callee.data
-        if isinstance(function, ast.AsyncFunctionDef):
-            return Value(
-                "coroutine",
-                of=NOTHING,
-                data=("own", node, callee, args),
-                origins=mixed(args.values()),
-            )
-        return self.inline(node, callee, args)
-
-    def own_method(
-        self, node: ast.Call, function: ast.Attribute, receiver: Value, args: dict[int | str, Value]
-    ) -> Value | None:
-        name = function.attr
-        method: Value | None = None
-        if isinstance(function.value, ast.Name) and function.value.id == "self":
-            method = self.env.get(f"self.{name}")
-        elif receiver.kind == "instance":
-            method = receiver.data[1].get(f"self.{name}")
-        if method is None or method.kind != "function":
-            return None
-        self.emit("call", node, method=name, args=args, receiver=receiver)
-        bound = Value(
-            "function",
-            data=(*method.data[:2], receiver.data[1] if receiver.kind == "instance" else "self"),
-        )
-        definition = method.data[0]
-        if isinstance(definition, ast.AsyncFunctionDef):
-            return Value(
-                "coroutine",
-                of=NOTHING,
-                data=("own", node, bound, args),
-                origins=mixed(args.values()),
-            )
-        return self.inline(node, bound, args)
-
-    def make_instance(self, node: ast.Call, callee: Value, args: dict[int | str, Value]) -> Value:
-        definition, env = callee.data
-        attributes = dict(self.program.attributes_of(definition, env))
-        instance = Value("instance", data=(definition, attributes), origins=mixed(args.values()))
-        init = attributes.get("self.__init__")
-        if init is not None and init.kind == "function":
-            bound = Value("function", data=(*init.data[:2], attributes))
-            self.inline(node, bound, args)
-        else:
-            attributes.update(
-                {f"self.{k}": v for k, v in args.items() if isinstance(k, str) and v.kind}
-            )
-        return instance
-
-    def inline(self, node: ast.Call, callee: Value, args: dict[int | str, Value]) -> Value:
-        """Follow a call of the script's own function; what it returns."""
-        function, closure, *bound = callee.data
-        deep = sum(
-            isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) for n in self.stack
-        )
-        if function in self.stack or deep >= MAX_DEPTH or self.steps > MAX_STEPS_INLINED:
-            return Value(origins=mixed(args.values()))
-        caller = self.env
-        own = bound[0] if bound and isinstance(bound[0], dict) else None
-        env = dict(closure)
-        if bound:
-            source = caller if own is None else own
-            env.update({k: v for k, v in source.items() if k.startswith("self.")})
-        env.update(parameters(function, args, skip_self=bool(bound)))
-        self.env = env
-        self.frames.append([])
-        self.stack.append(function)
-        if isinstance(function, ast.Lambda):
-            self.frames[-1].append(self.ev(function.body))
-        else:
-            self.run(function.body)
-        self.stack.pop()
-        returned = self.frames.pop()
-        self.env = caller
-        if bound:
-            target = caller if own is None else own
-            target.update({k: v for k, v in env.items() if k.startswith("self.")})
-        result = NOTHING
-        for value in returned:
-            result = join(result, value)
-        return result.tainted(mixed(args.values()))
-
-    def mutate(self, holder: ast.expr, args: dict[int | str, Value]) -> None:
-        name = dotted(holder)
-        if name is None:
-            return
-        old = self.env.get(name, NOTHING)
-        added = NOTHING
-        for value in args.values():
-            added = join(added, value.of if value.kind == "list" and value.of else value)
-        kind = old.kind if old.kind not in ("", "const") else "list"
-        self.env[name] = replace(
-            old,
-            kind=kind,
-            items=None,
-            of=join(old.of or NOTHING, added),
-            origins=old.origins | mixed(args.values()),
-        )
-
-    # What other libraries give.
 
     def imported(
         self, node: ast.Call, name: str, receiver: Value, args: dict[int | str, Value]
@@ -413,6 +163,19 @@ class Calls(Expressions):
             return Value("blueprint", data=first.data)
         if last == "apply" and receiver.kind == "blueprint":
             return receiver
+        if last in COMPLETERS:
+            client = args.get("sampling_client", first)
+            return Value("completer", of=client if client.kind == "sampling" else NOTHING)
+        if last in ROLLOUTS:
+            policy = next((v for v in args.values() if v.kind == "completer"), NOTHING)
+            return self.completion(node, policy.of or NOTHING, args)
+        if RETRIES.search(last):
+            for value in args.values():
+                if value.kind == "function":
+                    self.stack.append(node)
+                    result = self.inline(node, value, {})
+                    self.stack.pop()
+                    return result
         if last == "parse_response":
             ending = Value("termination", origins=origins)
             message = Value("message", origins=origins)
@@ -484,43 +247,3 @@ def is_tokenizer(node: ast.Call, receiver: Value) -> bool:
     holder = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
     last = (holder or "").rsplit(".", 1)[-1].lower()
     return last in ("tok", "tokenizer") or last.endswith("_tokenizer")
-
-
-def parameters(
-    function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
-    args: dict[int | str, Value],
-    *,
-    skip_self: bool,
-) -> Iterator[tuple[str, Value]]:
-    """The parameters' values: what was passed, or what name, default and annotation tell."""
-    spec = function.args
-    names = [*spec.posonlyargs, *spec.args]
-    defaults = [None] * (len(names) - len(spec.defaults)) + list(spec.defaults)
-    if skip_self and names and names[0].arg in ("self", "cls"):
-        names, defaults = names[1:], defaults[1:]
-    rest = [*names, *spec.kwonlyargs]
-    defaults = [*defaults, *spec.kw_defaults]
-    for index, (parameter, default) in enumerate(zip(rest, defaults, strict=True)):
-        passed = args.get(parameter.arg)
-        if passed is None and index < len(names):
-            passed = args.get(index)
-        told = (
-            sdk.kind_of_annotation(ast.unparse(parameter.annotation))
-            if parameter.annotation
-            else ""
-        )
-        kind = told or (sdk.kind_of_name(parameter.arg) if not parameter.annotation else "")
-        if passed is not None and passed.kind:
-            yield parameter.arg, passed
-        elif kind:
-            origins = passed.origins if passed is not None else frozenset()
-            yield parameter.arg, Value(kind, data=parameter.arg, origins=origins)
-        elif passed is not None:
-            yield parameter.arg, passed
-        elif isinstance(default, ast.Constant) and isinstance(default.value, (int, float, str)):
-            yield parameter.arg, Value("default", data=default.value)
-        else:
-            yield parameter.arg, NOTHING
-
-
-__all__ = ["Calls", "Event"]

@@ -122,7 +122,12 @@ class Expressions:
             self.emit("misused", node, method=node.attr, value=holder)
         flavour = path_flavour(node.attr, holder)
         if flavour:
-            return Value("path", data=flavour, origins=holder.origins, call=holder.call)
+            source = holder.data if holder.kind == "called" else None
+            return Value(
+                "path", data=flavour, items=source, origins=holder.origins, call=holder.call
+            )
+        if holder.kind == "tokens" and node.attr == "input_ids":
+            return holder
         if holder.kind == "termination":
             return Value(origins=holder.origins)
         named = self.by_name(node.attr)
@@ -169,6 +174,9 @@ class Expressions:
     def of_BinOp(self, node: ast.BinOp) -> Value:
         left, right = self.ev(node.left), self.ev(node.right)
         origins = mixed((left, right))
+        for side, other in ((left, right), (right, left)):
+            if side.kind == "termination" and other.kind in ("const", "number"):
+                self.emit("truth", node.left if side is left else node.right, value=side)
         if left.kind == right.kind == "const":
             return Value("const", data=_compute(node.op, left.data, right.data))
         kinds = {left.kind, right.kind}

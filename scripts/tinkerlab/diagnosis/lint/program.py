@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tinkerlab.diagnosis.lint import sdk
-from tinkerlab.diagnosis.lint.calls import parameters
+from tinkerlab.diagnosis.lint.functions import parameters
 from tinkerlab.diagnosis.lint.values import NOTHING, Event, Value, join
 from tinkerlab.diagnosis.lint.walker import Walker
 
@@ -46,10 +46,10 @@ class Program:
         number = getattr(node, "lineno", 1)
         return self.lines[number - 1].strip() if number <= len(self.lines) else ""
 
-    def strings(self) -> Iterator[ast.Constant]:
+    def strings(self) -> Iterator[tuple[ast.Constant, str]]:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node
+                yield node, node.value
 
     def attributes_of(self, definition: ast.ClassDef, env: dict[str, Value]) -> dict[str, Value]:
         """``self.x`` of a class: its methods, its fields, and what its methods assign."""

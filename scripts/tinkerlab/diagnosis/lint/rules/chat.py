@@ -47,9 +47,9 @@ def models(program: Program) -> list[str]:
         for part in ast.walk(node)
     }
     names = [
-        node.value
-        for node in program.strings()
-        if id(node) not in docstrings | tested and MODEL.match(node.value)
+        name
+        for node, name in program.strings()
+        if id(node) not in docstrings | tested and MODEL.match(name)
     ]
     families = ("Qwen", "Llama", "gpt-oss", "Kimi", "DeepSeek", "GLM", "Nemotron", "Inkling")
     return [name for name in names if any(family.lower() in name.lower() for family in families)]
@@ -101,12 +101,38 @@ def hard_coded_renderer(program: Program) -> Iterator[Hit]:
             yield renderer_hit(program, event, name.data)
 
 
+def renderer_default(program: Program) -> Iterator[Hit]:
+    """A config's field whose default is a renderer: it does not follow another model_name."""
+    for node in ast.walk(program.tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for part in node.body:
+            if (
+                isinstance(part, ast.AnnAssign)
+                and isinstance(part.target, ast.Name)
+                and part.target.id.endswith("renderer_name")
+                and isinstance(part.value, ast.Constant)
+                and isinstance(part.value.value, str)
+                and FAMILY.match(part.value.value)
+                and part.value.value != "role_colon"
+            ):
+                yield Hit(
+                    "hard-coded-renderer",
+                    part,
+                    f"the default {part.value.value!r} stays when model_name is set to another "
+                    "family, and every prompt is wrong",
+                    f"{part.target.id}: str | None = None, and "
+                    "model_info.get_recommended_renderer_name(model_name) where it is None",
+                    severity="warning",
+                    advice=True,
+                )
+
+
 def renderer_hit(program: Program, event: Event, name: str) -> Hit:
     named = models(program)
     wrong = named if named and all(not_for(name, model) for model in named) else []
-    model = (
-        ast.unparse(model_argument(event)) if model_argument(event) is not None else "model_name"
-    )
+    argument = model_argument(event)
+    model = ast.unparse(argument) if argument is not None else "model_name"
     what = f"the renderer {name!r} is written out: change the model and every prompt is wrong"
     if wrong:
         what = f"the renderer {name!r} is not one for {wrong[0]}: every prompt is wrong"

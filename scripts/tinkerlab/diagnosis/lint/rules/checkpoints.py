@@ -13,6 +13,7 @@ from tinkerlab.diagnosis.lint.values import NOTHING, Event, Value
 
 MIN_TTL = 3600  # "between 1 hour (3600) and 10 years": docstring of TrainingClient.save_state
 RESUMES = re.compile(r"resum|last_?(checkpoint|ckpt)|latest|continue_(from|training)|restart", re.I)
+TTL_SECOND = {*sdk.SAVES, "set_checkpoint_ttl_from_tinker_path"}  # ttl as 2nd argument
 LOADS = {
     "create_training_client_from_state",
     "create_training_client_from_state_with_optimizer",
@@ -37,6 +38,8 @@ def path_of(event: Event) -> Value:
 def wrong_kind_of_path(program: Program) -> Iterator[Hit]:
     """``weights/`` for training, ``sampler_weights/`` for sampling: not the other way round."""
     for event in program.events:
+        if event.what == "call" and not event.method.startswith("@sdk."):
+            yield from wrong_path_in_config(event)
         if event.what != "submit":
             continue
         path = path_of(event)
@@ -61,6 +64,29 @@ def wrong_kind_of_path(program: Program) -> Iterator[Hit]:
                 "create_training_client_from_state_with_optimizer",
                 evidence_of(path),
             )
+
+
+def wrong_path_in_config(event: Event) -> Iterator[Hit]:
+    """The same in a config: a run loads training state, a teacher is only sampled from."""
+    loads = event.args.get("load_checkpoint_path", NOTHING)
+    samples = re.search(r"Teacher|Reference|KL", event.method) is not None
+    sampled = loads if samples else event.args.get("model_path", NOTHING)
+    if not samples and loads.kind == "path" and loads.data == "sampler":
+        yield Hit(
+            "sampler-path-for-training",
+            event.node,
+            "sampler weights (sampler_weights/) hold no training state and cannot be trained on",
+            "load_checkpoint_path takes the path of save_state (weights/)",
+            evidence_of(loads),
+        )
+    if sampled.kind == "path" and sampled.data == "state":
+        yield Hit(
+            "state-path-for-sampling",
+            event.node,
+            "a training checkpoint (weights/, from save_state) is given where it is sampled from",
+            "give the path of save_weights_for_sampler (sampler_weights/)",
+            evidence_of(sampled),
+        )
 
 
 def evidence_of(path: Value) -> tuple[str, ...]:
@@ -127,6 +153,8 @@ def weights_only_resume(program: Program) -> Iterator[Hit]:
         reason = ""
         if RESUMES.search(written):
             reason = f"the path is {written}"
+        elif goes_on_at(program, argument):
+            reason = f"the run goes on at the batch of {written}"
         elif resumes_by_name(event):
             reason = "it stands where the script resumes"
         if reason:
@@ -143,6 +171,16 @@ def weights_only_resume(program: Program) -> Iterator[Hit]:
                 better,
                 (reason,),
             )
+
+
+def goes_on_at(program: Program, argument: ast.expr | None) -> bool:
+    """Whether the batch counter of the same checkpoint record is used too."""
+    if not isinstance(argument, (ast.Attribute, ast.Subscript)):
+        return False
+    record = ast.unparse(argument.value)
+    written = ast.unparse(program.tree)
+    counter = r"(\.|\[')(batch|epoch|step)\b(?!_)"
+    return re.search(rf"(?<![\w.]){re.escape(record)}{counter}", written) is not None
 
 
 def resumes_by_name(event: Event) -> bool:
@@ -190,6 +228,8 @@ def short_ttl(program: Program) -> Iterator[Hit]:
         if event.what == "call" and event.method.startswith("@sdk."):
             continue
         for key, value in event.args.items():
+            if key == 1 and event.what == "submit" and event.method in TTL_SECOND:
+                key = "ttl_seconds"
             if not isinstance(key, str) or not key.endswith("ttl_seconds"):
                 continue
             seconds = value.data

@@ -63,7 +63,7 @@ def other_applies(program: Program) -> bool:
         and node.func.attr == "apply"
         for node in ast.walk(program.tree)
     )
-    return count > 1 or any("recipe_name" in string.value for string in program.strings())
+    return count > 1 or any("recipe_name" in text for _, text in program.strings())
 
 
 def ask_for_log_dir(program: Program) -> Iterator[Hit]:

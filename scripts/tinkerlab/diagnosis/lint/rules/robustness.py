@@ -22,7 +22,7 @@ OPERATIONS = {
     *sdk.SAMPLING,
 }
 TIMERS = re.compile(r"\b(asyncio\.)?(timeout|timeout_at|wait_for|move_on_after|fail_after)\(")
-RETRIES = re.compile(r"\b(retry|retrying|backoff|on_exception|AsyncRetrying|Retrying)\b", re.I)
+RETRIES = re.compile(r"retry|retrying|backoff|on_exception", re.IGNORECASE)
 # Exceptions by which the service or the network fails; others are the script's own affair.
 FAILURES = re.compile(
     r"^(Exception|BaseException|TimeoutError|ConnectionError|OSError|(asyncio|concurrent\.futures)"
@@ -34,7 +34,7 @@ FAILURES = re.compile(
 def own_timeout(program: Program) -> Iterator[Hit]:
     """A deadline around an operation: it cancels work that the service goes on doing."""
     for event in program.events:
-        if event.what != "wait" or event.method not in OPERATIONS:
+        if event.what != "wait" or event.method not in OPERATIONS or whole_rollout(event):
             continue
         limit = event.args.get("timeout", event.args.get(0))
         if limit is not None and not (limit.kind == "const" and limit.data is None):
@@ -46,6 +46,13 @@ def own_timeout(program: Program) -> Iterator[Hit]:
                 and any(TIMERS.search(ast.unparse(item.context_expr)) for item in node.items)
             ):
                 yield timed(program, event, node)
+
+
+def whole_rollout(event: Event) -> bool:
+    """A limit on an episode, environment included, is the cookbook's own practice."""
+    call = event.value.call
+    node = call.node if call is not None else None
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("_rollout")
 
 
 def timed(program: Program, event: Event, node: ast.AST) -> Hit:
@@ -77,6 +84,8 @@ def own_retry(program: Program) -> Iterator[Hit]:
             if isinstance(node, ast.Try) and loops and retries(node, loops[-1]):
                 yield retried(program, event, node)
         for node in event.stack:
+            if isinstance(node, ast.Call) and RETRIES.search(ast.unparse(node.func)):
+                yield retried(program, event, node)
             if isinstance(node, (ast.For, ast.AsyncFor)) and RETRIES.search(ast.unparse(node.iter)):
                 yield retried(program, event, node)
 

@@ -14,7 +14,6 @@ from tinkerlab.diagnosis.lint.rules.base import (
     depends,
     is_async,
     place,
-    receiver_text,
     seen,
     text,
 )
@@ -206,6 +205,46 @@ def leaves_early(trace: list[Event], made: tuple[int, int], loop: ast.AST) -> bo
     return False
 
 
+def called(event: Event) -> str:
+    return text(event.node.func) if isinstance(event.node, ast.Call) else event.method
+
+
+def blocking_in_async(program: Program) -> Iterator[Hit]:
+    """``.result()`` in coroutines that are meant to run side by side: it blocks their loop."""
+    for trace in program.traces:
+        done: set[Any] = set()
+        for event in trace:
+            if event.what != "wait":
+                continue
+            call = event.value.call
+            seen_before = call in done
+            done.add(call)
+            if event.how != "result" or seen_before or not beside_others(event):
+                continue
+            yield Hit(
+                "blocking-result-in-async",
+                event.node,
+                f".result() of {event.method} blocks the event loop, so the coroutines gathered "
+                "here run one after the other",
+                f"await {text(call.node)}" if call is not None else "await the future",
+            )
+
+
+def beside_others(event: Event) -> bool:
+    """Inside an async function that gather or create_task started."""
+    started = False
+    for node in event.stack:
+        if isinstance(node, ast.Call):
+            started = started or called_as(node).endswith(("gather", "create_task", "as_completed"))
+        elif started and isinstance(node, ast.AsyncFunctionDef):
+            return is_async(event)
+    return False
+
+
+def called_as(node: ast.Call) -> str:
+    return ast.unparse(node.func)
+
+
 def one_at_a_time(program: Program, call: Event, wait: Event, loop: ast.AST) -> Hit:
     written = text(call.node)
     if isinstance(loop, (ast.For, ast.AsyncFor)):
@@ -222,8 +261,7 @@ def one_at_a_time(program: Program, call: Event, wait: Event, loop: ast.AST) -> 
     return Hit(
         "sequential-samples",
         wait.node,
-        f"one {receiver_text(call.node) or 'client'}.{call.method} at a time: each is waited for "
-        "before the next is submitted",
+        f"one {called(call)} at a time: each is waited for before the next is submitted",
         fix,
         (seen(program, loop, "the loop"),) if hasattr(loop, "lineno") else (),
     )
