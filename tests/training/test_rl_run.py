@@ -277,6 +277,13 @@ def test_what_the_policy_may_drift_from(tmp_path: Path) -> None:
     assert all(row["optim/kl_sample_train_v2"] > 1e-6 for row in found[:-1])
 
 
+def test_a_reference_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    path = "tinker://none:train:0/sampler_weights/final"
+    with pytest.raises(InputError, match=r"kl_reference_path tinker://none.*it expired") as caught:
+        run(tmp_path / "run", kl_penalty_coef=0.1, kl_reference_path=path).train()
+    assert "\n" not in str(caught.value)
+
+
 def test_it_begins_from_a_checkpoint(tmp_path: Path, rehearsal: Any) -> None:
     first = tmp_path / "first"
     run(first, num_steps=3).train()

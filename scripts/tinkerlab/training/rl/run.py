@@ -261,7 +261,13 @@ class RLRun(TrainingRun):
         path = self.config.kl_reference_path
         if path in (None, "base"):
             return connection.create_sampling_client(base_model=self.config.base_model).result()
-        return connection.create_sampling_client(model_path=path).result()
+        try:
+            return connection.create_sampling_client(model_path=path).result()
+        except service.refusals() as error:
+            raise InputError(
+                f"kl_reference_path {path}: {service.brief(error)}; it expired, was deleted, or"
+                " TINKER_BASE_URL points elsewhere"
+            ) from None
 
     def free_to_change(self) -> frozenset[str]:
         # Only with samples of older weights does the place of a checkpoint matter.
