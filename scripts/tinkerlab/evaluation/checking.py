@@ -97,6 +97,7 @@ def check_results(folder: Path) -> Verdict:
             _check_numbers(summary, base, trained, verdict)
             _check_items_hash(summary, base, verdict)
     _check_dataset(folder, summary, verdict)
+    _check_grader(summary, verdict)
     _check_logs(folder, summary, verdict)
     _check_examples(folder, base, verdict)
     if summary.get("scoring_code_sha256") != hashing.code_sha256():
@@ -325,8 +326,25 @@ def _check_dataset(folder: Path, summary: dict[str, Any], verdict: Verdict) -> N
         )
 
 
+def _check_grader(summary: dict[str, Any], verdict: Verdict) -> None:
+    """The user's own grader, where it can still be found, is the one that scored."""
+    grader = summary.get("grader")
+    if not isinstance(grader, dict) or not isinstance(grader.get("path"), str):
+        return
+    path = Path(grader["path"]).expanduser()
+    if not path.is_file():
+        verdict.notes.append(f"the grader {path} is not here, so its hash was not compared")
+    elif provenance.file_sha256(path) != grader.get("sha256"):
+        verdict.add(
+            "grader-hash",
+            str(path),
+            "the grader is not the one that scored (another SHA-256)",
+            "restore the file, or score again",
+        )
+
+
 def _check_logs(folder: Path, summary: dict[str, Any], verdict: Verdict) -> None:
-    """At least one run's logs are there, with the three files that explain the run."""
+    """A run's logs are there, with the three files that explain it."""
     logs = folder / results.LOGS_FOLDER
     runs = sorted(path for path in logs.iterdir() if path.is_dir()) if logs.is_dir() else []
     fix = "run evaluate.py with --run LOG_PATH, which copies them"

@@ -27,14 +27,14 @@ def items_sha256(records: Iterable[dict[str, Any]], fields: tuple[str, ...]) -> 
 def code_sha256() -> str:
     """SHA-256 over the sources that decide a score, by their path and content.
 
-    These are this package and the data package, whose splits and rendering pick the items
-    and their scored tokens. Line endings are normalised: a checkout on Windows is the same code.
+    These are this package; the data and tasks packages, whose splits and rendering pick the
+    items and their scored tokens; and the graders. Line endings are normalised: a checkout on Windows is the same code.
     """
     library = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
-    for folder in ("data", "evaluation"):
-        for path in sorted((library / folder).glob("*.py")):
-            digest.update(f"{folder}/{path.name}\0".encode())
+    for folder in ("data", "evaluation", "grading", "tasks"):
+        for path in sorted((library / folder).rglob("*.py")):
+            digest.update(f"{path.relative_to(library).as_posix()}\0".encode())
             digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
             digest.update(b"\0")
     return digest.hexdigest()

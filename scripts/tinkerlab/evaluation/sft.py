@@ -6,7 +6,6 @@ in the same folder, it refuses.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tinkerlab.cli import say
 from tinkerlab.errors import InputError
 from tinkerlab.evaluation import examples, hashing, items, nll, results
+from tinkerlab.evaluation.clients import open_clients, require_same_base
 from tinkerlab.evaluation.items import Rendering, TrainedRun
 from tinkerlab.evaluation.nll import ScoredItem
 from tinkerlab.folders import make_folder, require_writable
@@ -209,40 +209,11 @@ def _clients(plan: Plan) -> tuple[tinker.SamplingClient, tinker.SamplingClient]:
         InputError: the service does not answer, knows neither, or the checkpoint was trained
             on another base model.
     """
-    import tinker
-
-    from tinkerlab import service
-
-    _quiet_waiting()
-    connection = service.connect("evaluate", {"purpose": "evaluate.py nll"})
-    # Both are asked for before either is awaited.
-    pending = (
-        connection.create_sampling_client(base_model=plan.base_model),
-        connection.create_sampling_client(model_path=plan.checkpoint),
-    )
-    clients = []
-    for name, future in zip((plan.base_model, plan.checkpoint), pending, strict=True):
-        try:
-            clients.append(future.result())
-        except tinker.TinkerError as error:
-            raise InputError(f"cannot sample from {name}: {service.brief(error)}") from None
-    base, trained = clients
-    if trained.get_base_model() != base.get_base_model():
-        raise InputError(
-            f"{plan.checkpoint} was trained on {trained.get_base_model()}, not on"
-            f" {plan.base_model}; give that one as --base-model"
-        )
+    names = {"base": plan.base_model, "trained": plan.checkpoint}
+    clients = open_clients(names, "evaluate.py nll")
+    base, trained = clients["base"], clients["trained"]
+    require_same_base(base, trained, plan.base_model, plan.checkpoint)
     return base, trained
-
-
-def _quiet_waiting() -> None:
-    """Drop the SDK's warning for each answer that takes longer than one long poll.
-
-    A busy service gives one for every request and every half minute; waiting is no fault.
-    """
-    logging.getLogger("tinker.lib.api_future_impl").addFilter(
-        lambda record: "try_again" not in record.getMessage()
-    )
 
 
 def _progress() -> Callable[[int, int], None]:

@@ -17,6 +17,9 @@ from tinkerlab.grading.process import Crashed, Worker
 from tinkerlab.grading.types import Attempt, Grade
 from tinkerlab.grading.worker.framing import TimedOut
 
+# Where a row may have its unit tests: ours, MBPP's, HumanEval's.
+TEST_FIELDS = ("tests", "test_list", "test")
+
 
 class IsolatedGrader:
     """Scores in a worker process; a grader that fails gives ``failure_score`` and the reason.
@@ -66,16 +69,20 @@ class IsolatedGrader:
 
     def refuses(self, answer: Any, row: Any) -> str | None:
         """Why no completion of this row could be graded; None if it can."""
+        if self._setup["kind"] == "code_tests" and not any(row.get(name) for name in TEST_FIELDS):
+            return f"no tests (in {', '.join(TEST_FIELDS)})"
         missing = [name for name in self._facts.get("fields", ()) if name not in row]
         return f"no field {', '.join(map(repr, missing))}" if missing else None
 
     def grade(self, attempts: Sequence[Attempt]) -> list[Grade]:
         with self._lock:
-            if self._closed:
-                raise RuntimeError(f"grader {self._name} is closed")
             grades: list[Grade] = []
             while len(grades) < len(attempts):
+                if self._closed:
+                    raise RuntimeError(f"grader {self._name} is closed")
                 self._some(attempts[len(grades) :], grades)
+            if self._closed:
+                raise RuntimeError(f"grader {self._name} is closed")
             return grades
 
     def _some(self, attempts: Sequence[Attempt], grades: list[Grade]) -> None:
@@ -117,8 +124,12 @@ class IsolatedGrader:
         return Grade(self._failure_score, error=f"{self._name} {reason}")
 
     def close(self) -> None:
+        """Stop at once, also while another thread grades; that one gets a RuntimeError."""
+        self._closed = True
+        worker = self._worker
+        if worker is not None:
+            worker.kill()
         with self._lock:
-            self._closed = True
             self._drop()
 
 

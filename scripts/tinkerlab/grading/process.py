@@ -142,14 +142,23 @@ class Worker:
         last = next((line.strip() for line in reversed(printed) if line.strip()), "")
         return f"{how}: {last[:200]}" if last else how
 
+    def kill(self) -> None:
+        """Kill the worker and everything that it started; may be called from any thread."""
+        _kill(self._process)
+
     def close(self) -> None:
         """Kill the worker and everything that it started, and remove its home."""
         self._stop()
 
 
-def _stop(process: subprocess.Popen[bytes], home: str, descriptors: list[int]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    # The group outlives its first process: what that one left behind is killed, too.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _stop(process: subprocess.Popen[bytes], home: str, descriptors: list[int]) -> None:
+    _kill(process)
     process.wait()
     for descriptor in descriptors:
         with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 
 The function's parameters are filled by their names: ``completion`` (text), ``answer``,
 ``prompt`` (the messages), ``row`` (the row's further fields, a dict); any other name is a field
-of the row, and ``**fields`` takes the fields that no other parameter names. It may be async.
+of the row, and ``**fields`` takes whatever no other parameter names. It may be async.
 
 It returns a finite number, or true/false (1 and 0), or ``{"score": number, "correct": bool,
 "extracted": text}`` of which only the score is needed.
