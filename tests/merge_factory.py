@@ -113,7 +113,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "topk_group": 1,
     },
 }
-_IMAGE_TEXT = ("qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
+IMAGE_TEXT = ("qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
 
 
 @dataclass
@@ -173,7 +173,7 @@ def _model(family: str, dtype: torch.dtype) -> tuple[dict[str, Tensor], str]:
     from transformers.utils import logging as hf_logging
 
     config = AutoConfig.for_model(family, **FAMILIES[family])
-    kind = AutoModelForImageTextToText if family in _IMAGE_TEXT else AutoModelForCausalLM
+    kind = AutoModelForImageTextToText if family in IMAGE_TEXT else AutoModelForCausalLM
     hf_logging.disable_progress_bar()
     with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(11)

@@ -70,6 +70,7 @@ class Plan:
         renamed: module -> the name that a right merge has to translate it to.
         replaced: tensor -> module whose whole tensor replaces it.
         by_value: modules without a tensor of their name whose change was found in this one.
+        quantised: module -> the packed tensor that it belongs to, whose values aren't computed.
         own_head: the base ties its output to its input, and the adapter changes the output.
     """
 
@@ -78,6 +79,7 @@ class Plan:
     misfits: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
+    quantised: dict[str, str] = field(default_factory=dict)
     own_head: bool = False
     by_value: dict[str, str] = field(default_factory=dict)
 
@@ -109,7 +111,9 @@ class Placer:
     def place(self) -> Plan:
         for site in self.adapter.sites.values():
             found = list(self._of(site))
-            if not found:
+            if not found and (packed := self._quantised(site)):
+                self.plan.quantised[site.module] = packed
+            elif not found:
                 self.plan.homeless.setdefault(site.module, "the base has no tensor for it")
             for key, part in found:
                 self.plan.parts.setdefault(key, []).append(part)
@@ -120,6 +124,18 @@ class Placer:
             else:
                 self.plan.replaced[tensor] = module
         return self.plan
+
+    def _quantised(self, site: Site) -> str | None:
+        """The packed form of a module's tensor: MXFP4 (gpt-oss) or INT4 (Kimi)."""
+        expert = _EXPERT.match(site.module)
+        if expert is None:
+            return self._first(f"{site.module}.weight_packed")
+        role = self._role(expert["stem"], expert["leaf"])
+        fused = "down_proj" if role == "down_proj" else "gate_up_proj"
+        number = expert["index"] or 0
+        return self._first(
+            f"{expert['stem']}.{fused}_blocks", f"{expert['stem']}.{number}.{role}.weight_packed"
+        )
 
     def find(self, name: str) -> str | None:
         """The base's name of a tensor."""
@@ -161,7 +177,8 @@ class Placer:
         rows, columns = len(of) if of is not None else site.rows, site.columns
         wanted = outputs if outputs is not None else range(rows)
         target = key[0].removesuffix(".weight")
-        if target != site.module and canonical(target) == canonical(site.module):
+        wrapped = target.split("layers.")[0] != site.module.split("layers.")[0]
+        if wrapped or (target != site.module and canonical(target) == canonical(site.module)):
             self.plan.renamed[site.module] = target
         for transposed in self._orientations(key):
             width, length = shape if not transposed else shape[::-1]
@@ -202,7 +219,13 @@ class Placer:
     def _role(self, stem: str, leaf: str) -> str:
         """Which projection Tinker's w1, w2 or w3 is: experts without a gate have w1 = up."""
         if leaf == "w1" and not (
-            self._first(f"{stem}.gate_up_proj", f"{stem}.0.gate_proj.weight", f"{stem}.0.w1.weight")
+            self._first(
+                f"{stem}.gate_up_proj",
+                f"{stem}.gate_up_proj_blocks",
+                f"{stem}.0.gate_proj.weight",
+                f"{stem}.0.gate_proj.weight_packed",
+                f"{stem}.0.w1.weight",
+            )
         ):
             return "up_proj"
         return _ROLES.get(leaf, leaf)

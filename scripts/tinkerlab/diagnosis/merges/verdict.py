@@ -109,13 +109,14 @@ def findings(found: Comparison, plan: Plan) -> list[Finding]:
             )
     if found.kept is not None and found.kept < KEPT and right and not result:
         result.append(_lost(found.kept))
-    if found.unchecked:
+    packed = [*found.unchecked, *dict.fromkeys(plan.quantised.values())]
+    if packed:
         result.append(
             Finding(
                 "quantised-tensors-not-checked",
-                f"{len(found.unchecked)} tensors are in a quantised format and were not compared",
-                where=found.unchecked[0],
-                evidence=(listed(found.unchecked),),
+                f"{len(packed)} tensors are in a quantised format and were not compared",
+                where=packed[0],
+                evidence=(listed(packed),),
                 fix="compare logprobs with the service instead, or dequantise both models",
                 severity="warning",
             )
@@ -197,18 +198,26 @@ def _not_applied(group: list[Outcome], outcomes: list[Outcome], plan: Plan) -> F
             "add it to lm_head.weight; a base that ties its embedding needs one of its own",
         )
     renamed = {module for module in missing if module in plan.renamed}
+    prefixed = {
+        module
+        for module, name in plan.renamed.items()
+        if "language_model." in name and "language_model." not in module
+    }
+    layers = {module for module in missing if module.rsplit(".", 1)[-1] not in UNEMBEDDING}
+    if layers and layers <= prefixed and not any(out.module in prefixed for out in others):
+        module = min(layers)
+        facts.append(f"the adapter says {module}, the model says {plan.renamed[module]}")
+        return Finding(
+            "language-model-prefix-missing",
+            "the adapter was not applied: its layers are under language_model in this model",
+            example.place,
+            (*facts, *where(group)),
+            "add the prefix to the adapter's names before looking tensors up, and stop when "
+            "a name matches nothing",
+        )
     if renamed == missing and not any(out.module in plan.renamed for out in others):
         module = min(missing)
         facts.append(f"the adapter says {module}, the model says {plan.renamed[module]}")
-        if "language_model." in plan.renamed[module] and "language_model." not in module:
-            return Finding(
-                "language-model-prefix-missing",
-                "the adapter was not applied: its layers are under language_model in this model",
-                example.place,
-                (*facts, *where(group)),
-                "add the prefix to the adapter's names before looking tensors up, and stop when "
-                "a name matches nothing",
-            )
         if others or len(missing) < len(plan.renamed):
             return Finding(
                 "adapter-names-not-translated",
