@@ -26,8 +26,8 @@ examples:
   python scripts/rehearse.py run -- python scripts/rl_trainer.py --config c.yaml  # no key needed
 
 exit codes: 0 trained; 1 nothing to learn from, the run collapsed, or the service stopped;
-2 bad config, tasks or reward; 130 interrupted and saved (run it again to go on).
-templates/rl-config.yaml explains every key.
+2 bad config, tasks or reward, also one that fails on every completion; 130 interrupted and
+saved (run it again to go on). templates/rl-config.yaml explains every key.
 """
 
 

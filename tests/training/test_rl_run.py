@@ -187,7 +187,7 @@ def test_other_settings_do_not_go_on_with_a_run(
 
 def refused(folder: Path, function: Callable[[str], float | Grade], reason: str, **changes: Any):
     """The pre-flight stops the run, and nothing is recorded that would hold its settings."""
-    with pytest.raises(CheckFailed, match=f"^not worth training: {reason}") as caught:
+    with pytest.raises((CheckFailed, InputError), match=f"^not worth training: {reason}") as caught:
         run(folder, function, **changes).train()
     assert not (folder / "config.json").exists()
     assert "\n" not in str(caught.value)

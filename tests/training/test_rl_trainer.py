@@ -150,7 +150,7 @@ def test_prompts_without_answers_are_refused_by_line(folder: Path) -> None:
 def test_a_reward_that_gives_no_number_is_shown_with_its_completion(
     folder: Path, use: None, function: str, said: str
 ) -> None:
-    with pytest.raises(CheckFailed) as caught:
+    with pytest.raises(InputError) as caught:
         rl_trainer.main(settings(reward=f"rewards.py:{function}"))
     text = str(caught.value)
     assert text.startswith(f"not worth training: reward rewards.py:{function} failed on 8 of 8")
@@ -158,6 +158,7 @@ def test_a_reward_that_gives_no_number_is_shown_with_its_completion(
     assert "the first, at tasks.jsonl" in text and "\n" not in text
     assert not Path("runs/rl/config.json").exists()
     assert json.loads(Path("runs/rl/preflight.json").read_text())["reason"] == "grader_errors"
+    assert rl_trainer.main([*settings(reward=f"rewards.py:{function}"), "--dry-run"]) == 2
 
 
 def test_a_dry_run_looks_and_leaves_nothing(

@@ -21,6 +21,7 @@ MAX_BARS = 10
 EXAMPLE_CHARACTERS = 600
 MOST = 0.5  # a share from which a cause is named as the reason
 LITTLE_SIGNAL = 0.2  # a share of mixed groups below which learning will be slow
+GRADER_ERRORS = "grader_errors"
 GOOD_REWARD = 0.5  # tinker-cookbook's threshold of a good group (metric_util, good_thresh)
 
 
@@ -85,7 +86,7 @@ class Preflight:
         completion = failed[0]
         place = next(g.task.place for g in self.groups if completion in g.completions)
         return Refusal(
-            "grader_errors",
+            GRADER_ERRORS,
             f"reward {self.config.reward} failed on {len(failed)} of {len(self.completions)}"
             f" completions: {completion.grade.error}; the first, at {place}:"
             f" {quoted(completion.text)}",

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinkerlab import service
-from tinkerlab.cli import EXIT_FOUND, EXIT_OK, say
+from tinkerlab.cli import EXIT_BAD_INPUT, EXIT_FOUND, EXIT_OK, say
 from tinkerlab.errors import CheckFailed, InputError
 from tinkerlab.runs import checkpoints, jsonl, metrics
 from tinkerlab.training import outcome
@@ -33,7 +33,7 @@ from tinkerlab.training.progress import Shown
 from tinkerlab.training.rl.config import RLConfig
 from tinkerlab.training.rl.data import RLData, fingerprint, reward_fingerprint
 from tinkerlab.training.rl.objective import RLObjective, batch_tasks, group_seeds
-from tinkerlab.training.rl.preflight import Preflight
+from tinkerlab.training.rl.preflight import GRADER_ERRORS, Preflight
 from tinkerlab.training.rl.rollout_log import RolloutLog
 from tinkerlab.training.rl.rollouts import Sampling, collect, submit
 from tinkerlab.training.rl.watch import CollapseWatch
@@ -159,16 +159,21 @@ class RLRun(TrainingRun):
         except service.service_errors() as error:
             raise CheckFailed(f"the service stopped: {service.brief(error)}") from None
         refusal = preflight.refusal()
-        if refusal:
-            say(f"failed: not worth training: {refusal.message}")
-        return EXIT_FOUND if refusal else EXIT_OK, preflight.document()
+        if refusal is None:
+            return EXIT_OK, preflight.document()
+        say(f"failed: not worth training: {refusal.message}")
+        code = EXIT_BAD_INPUT if refusal.reason == GRADER_ERRORS else EXIT_FOUND
+        return code, preflight.document()
 
     def before_training(self, connection: tinker.ServiceClient) -> None:
         preflight = self.preflight(connection)
         self.folder.write_json(self.folder.path / PREFLIGHT_FILE, preflight.document())
         refusal = preflight.refusal()
-        if refusal:
-            raise CheckFailed(f"not worth training: {refusal.message}")
+        if refusal is None:
+            return
+        # A reward that fails is the user's to mend; a lack of signal is a finding.
+        kind = InputError if refusal.reason == GRADER_ERRORS else CheckFailed
+        raise kind(f"not worth training: {refusal.message}")
 
     def preflight(self, connection: tinker.ServiceClient) -> Preflight:
         """Sample the first tasks by the starting policy, grade them, and print what they show."""
