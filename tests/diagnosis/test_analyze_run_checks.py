@@ -270,6 +270,12 @@ def test_longer_replies_are_fine_if_an_evaluation_rises_with_them() -> None:
     assert findings(better) == {}
 
 
+def test_the_share_of_cut_replies_that_a_trainer_logs_is_believed() -> None:
+    assert findings(rl(20, lambda _: {"env/all/truncated": 0.1})) == {}
+    found = findings(rl(20, lambda share: {"env/all/truncated": 0.7 * share}))
+    assert found["replies-truncated"].severity == "problem"
+
+
 def test_a_task_solved_in_the_end_is_success() -> None:
     def row(share: float) -> dict[str, float]:
         return {"env/all/by_group/frac_mixed": max(0.0, 0.9 - 1.8 * share)}

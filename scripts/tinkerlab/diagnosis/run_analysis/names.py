@@ -50,6 +50,11 @@ FORMAT = ("env/all/format", "env/all/format_valid", "env/all/reward/format", "fo
 CORRECT = ("env/all/correct", "env/all/accuracy", "env/all/reward/correct", "correct")
 """``format`` and ``correct``: C/rl/problem_env.py step, averaged under ``env/all/``."""
 
+TRUNCATED = ("env/all/truncated",)
+"""Share of replies cut at max_tokens: training/rl/objective.py. The cookbook's ``stop/<reason>``
+metrics are averaged over the rollouts that have them (C/utils/misc_utils.py dict_mean), so they
+tell no share."""
+
 GROUPS_MIXED = ("env/all/by_group/frac_mixed", "by_group/frac_mixed")
 GROUPS_BAD = ("env/all/by_group/frac_all_bad", "by_group/frac_all_bad")
 GROUPS_GOOD = ("env/all/by_group/frac_all_good", "by_group/frac_all_good")

@@ -61,6 +61,10 @@ def _cut_share(run: Run, limit: float | None) -> tuple[float, list[str]]:
     """(share of replies cut by the limit, the evidence), from rollouts or from mean lengths."""
     import numpy as np
 
+    told_share = _curve(run, names.TRUNCATED)
+    if told_share is not None:
+        share = robust.last_level(told_share.values)
+        return share, [f"{told_share.key}: {share:.2g} at the end of {len(told_share)} steps"]
     lengths = run.rollouts.reply_lengths
     turns = sum(lengths.values())
     if turns:
@@ -69,8 +73,8 @@ def _cut_share(run: Run, limit: float | None) -> tuple[float, list[str]]:
         at = limit if limit and limit in lengths else longest
         cut = sum(count for value, count in lengths.items() if value >= at)
         stops = run.rollouts.stops.get("max_tokens", 0)
-        told = stops >= thresholds.TRUNCATED_WARNING * run.rollouts.count
-        if told or (cut > 2 and longest >= 16) or (limit and longest >= limit):
+        reported = stops >= thresholds.TRUNCATED_WARNING * run.rollouts.count
+        if reported or (cut > 2 and longest >= 16) or (limit and longest >= limit):
             return max(cut / turns, stops / run.rollouts.count), [
                 f"{cut:,} of {turns:,} sampled turns have {at:.0f} tokens or more",
                 *((f"{stops:,} rollouts report stop/max_tokens",) if stops else ()),
