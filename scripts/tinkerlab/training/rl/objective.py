@@ -26,6 +26,12 @@ from tinkerlab.training.rl.rollouts import (
     sample_seed,
     submit,
 )
+from tinkerlab.training.rl.training_data import (
+    COUNTS_EVERY_TOKEN,
+    substep_data,
+    trajectory_metrics,
+    without_mask,
+)
 
 if TYPE_CHECKING:
     import tinker
@@ -35,7 +41,6 @@ if TYPE_CHECKING:
 
 EVALUATION_SAMPLES = 1
 MAX_REPORTED = 5
-COUNTS_EVERY_TOKEN = frozenset({"dro"})  # losses that tokens without an advantage count in
 
 
 class RLObjective:
@@ -98,8 +103,10 @@ class RLObjective:
             "optim/lr": self._adam_params(step).learning_rate,
             "sampling_client/step_mean": batch.step,
         }
-        substeps, kl_metrics = self._training_data(groups, timings)
-        metrics |= kl_metrics
+        started = time.monotonic()
+        substeps = substep_data(groups, self._config)
+        timings["time/assemble_training_data"] = time.monotonic() - started
+        metrics |= self._penalty(substeps, timings)
         futures = self._submit_gradients(substeps, step)
 
         def finish() -> Metrics:
@@ -189,44 +196,26 @@ class RLObjective:
             f" {new[0].grade.error}; the first: {quoted(new[0].text)}"
         )
 
-    def _training_data(
-        self, groups: Sequence[Group], timings: dict[str, float]
-    ) -> tuple[list[list[tinker.Datum]], Metrics]:
-        """The datums of each substep, with the groups whole; and the KL penalty's metrics."""
-        from tinker_cookbook.rl.data_processing import (
-            assemble_training_data,
-            compute_advantages,
-            remove_constant_reward_groups,
-        )
+    def _penalty(
+        self, substeps: Sequence[Sequence[tinker.Datum]], timings: dict[str, float]
+    ) -> Metrics:
+        """Put the KL penalty into the advantages; its metrics."""
         from tinker_cookbook.rl.metrics import incorporate_kl_penalty
-        from tinker_cookbook.utils.misc_utils import split_list
 
-        config = self._config
-        started = time.monotonic()
-        trained = [group.trajectories() for group in groups]
-        source = {id(made): group for made, group in zip(trained, groups, strict=True)}
-        if config.remove_constant_reward_groups:
-            trained = remove_constant_reward_groups(trained)
-        parts = split_list(trained, min(config.num_substeps, len(trained)))
-        substeps = []
-        for part in parts:
-            data, places = assemble_training_data(part, compute_advantages(part))
-            if config.loss_fn in COUNTS_EVERY_TOKEN:
-                for datum, place in zip(data, places, strict=True):
-                    fill_prompt_logprobs(datum, source[id(part[place["group_idx"]])])
-            substeps.append(data)
-        timings["time/assemble_training_data"] = time.monotonic() - started
         if self._reference is None:
-            return substeps, {}
+            return {}
         started = time.monotonic()
-        everything = [datum for substep in substeps for datum in substep]
+        config = self._config
         found = _run(
             incorporate_kl_penalty(
-                everything, self._reference, config.kl_penalty_coef, config.kl_discount_factor
+                [datum for substep in substeps for datum in substep],
+                self._reference,
+                config.kl_penalty_coef,
+                config.kl_discount_factor,
             )
         )
         timings["time/kl_vs_base"] = time.monotonic() - started
-        return substeps, dict(found)
+        return dict(found)
 
     def _submit_gradients(
         self, substeps: Sequence[Sequence[tinker.Datum]], step: int
@@ -282,45 +271,6 @@ def group_seeds(config: RLConfig, step: int) -> list[int | None]:
     return [
         sample_seed(config.seed, "train", step, group) for group in range(config.groups_per_batch)
     ]
-
-
-def trajectory_metrics(groups: Sequence[Group]) -> Metrics:
-    """tinker-cookbook's metrics of a batch, and the extremes of the rewards.
-
-    Of all groups: its loop leaves out the constant ones where it does not train on them, so
-    that its mean reward is then one of mixed groups only.
-    """
-    from tinker_cookbook.rl.metric_util import compute_trajectory_metrics
-
-    trajectories = [group.trajectories() for group in groups]
-    metrics: Metrics = compute_trajectory_metrics(trajectories, [[] for _ in trajectories])
-    rewards = [reward for group in groups for reward in group.rewards]
-    metrics["env/all/reward/min"] = min(rewards)
-    metrics["env/all/reward/max"] = max(rewards)
-    return metrics
-
-
-def fill_prompt_logprobs(datum: tinker.Datum, group: Group) -> None:
-    """Put the sampler's logprobs of the prompt where assemble_training_data leaves zeros.
-
-    dro's penalty ``beta / 2 (p - q)^2`` counts at every token (the service's page on it has no
-    mask): with ``q = 0`` it would train the policy to recite the prompts.
-    """
-    import tinker
-    import torch
-
-    known = [float(value or 0.0) for value in group.prompt_logprobs[1:]]
-    logprobs = datum.loss_fn_inputs["logprobs"].to_torch().clone()
-    logprobs[: len(known)] = torch.tensor(known)
-    datum.loss_fn_inputs["logprobs"] = tinker.TensorData.from_torch(logprobs)
-
-
-def without_mask(datum: tinker.Datum) -> tinker.Datum:
-    """The datum without ``mask``, which is for metrics and which no loss of the service takes."""
-    import tinker
-
-    inputs = {key: value for key, value in datum.loss_fn_inputs.items() if key != "mask"}
-    return tinker.Datum(model_input=datum.model_input, loss_fn_inputs=inputs)
 
 
 def _run(coroutine: Coroutine[Any, Any, dict[str, float]]) -> dict[str, float]:
