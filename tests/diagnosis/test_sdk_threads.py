@@ -57,25 +57,28 @@ def test_calls_return_futures_at_once(training):
     future.result()
 
 
-def test_result_in_async_code_warns_and_on_the_sdks_loop_raises(training, caplog):
-    async def blocking():
-        return training.save_weights_and_get_sampling_client().result()
+def test_only_futures_of_clients_check_where_result_is_called(training, caplog):
+    """Those of forward_backward and sample block in silence, on the SDK's own loop for ever."""
+
+    async def call(future, timeout: float):
+        return future.result(timeout)
+
+    def on_the_sdks_loop(future) -> None:
+        loop = training.holder.get_loop()
+        asyncio.run_coroutine_threadsafe(call(future, 0.5), loop).result(30)
 
     with caplog.at_level("WARNING"):
-        sampler = asyncio.run(blocking())
-        parameters = types.SamplingParams(max_tokens=50)
-        # The wrapper around a sample's future is the one that checks where it is called.
-        asyncio.run(_result(sampler.sample(PROMPT, 1, parameters)))
-    assert "called from async context" in caplog.text
-    on_loop = asyncio.run_coroutine_threadsafe(
-        _result(sampler.sample(PROMPT, 1, parameters)), training.holder.get_loop()
-    )
+        step_future = training.forward_backward(DATA, "cross_entropy")
+        asyncio.run(call(step_future, 30))
+        assert "async context" not in caplog.text
+        sampler = asyncio.run(call(training.save_weights_and_get_sampling_client(), 30))
+        assert "called from async context" in caplog.text
+    with pytest.raises(TimeoutError):
+        on_the_sdks_loop(training.forward_backward(DATA, "cross_entropy"))
+    with pytest.raises(TimeoutError):
+        on_the_sdks_loop(sampler.sample(PROMPT, 1, types.SamplingParams(max_tokens=5)))
     with pytest.raises(RuntimeError, match="Tinker SDK's own event loop"):
-        on_loop.result(30)
-
-
-async def _result(future):
-    return future.result()
+        on_the_sdks_loop(training.save_weights_and_get_sampling_client())
 
 
 def test_the_next_request_waits_for_the_acknowledgement_not_for_the_answer(training):
