@@ -1291,3 +1291,85 @@ def save(tc: tinker.TrainingClient):
     tc.save_state("x", 900).result()
 """,
 )
+
+case(
+    "stale-sampler",
+    """
+async def main(prompts, adam, params):
+    svc = tinker.ServiceClient()
+    tc = await svc.create_lora_training_client(base_model="m", rank=8)
+    sampler = await svc.create_sampling_client(base_model="m")
+    for step, prompt in enumerate(prompts):
+        reply = await sampler.sample(prompt=prompt, num_samples=8, sampling_params=params)
+        fb = tc.forward_backward(build(reply), "importance_sampling")
+        opt = tc.optim_step(adam)
+        await fb
+        await opt
+        await tc.save_weights_for_sampler(f"{step}")
+""",
+)
+case(
+    "home-made-timeout",
+    """
+async def draw(sampler: tinker.SamplingClient, prompts, params):
+    both = asyncio.gather(*[sampler.sample(p, 1, params) for p in prompts])
+    return await asyncio.wait_for(
+        asyncio.gather(*[sampler.sample(p, 1, params) for p in prompts]), timeout=60
+    )
+""",
+)
+case(
+    "home-made-retry",
+    """
+def with_retries(function):
+    return function
+
+@with_retries
+def draw(sampler: tinker.SamplingClient, prompt, params):
+    return sampler.sample(prompt, 1, params).result()
+""",
+)
+case(
+    "no-permanent-save",
+    """
+import chz
+
+@chz.chz
+class Config:
+    lr: float = 1e-4
+
+async def main(config: Config):
+    svc = tinker.ServiceClient()
+    tc = await svc.create_lora_training_client(base_model="m", rank=8)
+    for batch in load():
+        fb, opt = tc.forward_backward(batch, "cross_entropy"), tc.optim_step(ADAM)
+        await fb
+        await opt
+
+if __name__ == "__main__":
+    asyncio.run(chz.nested_entrypoint(main))
+""",
+)
+case(
+    "encode-for-chat-model",
+    """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", default="Qwen/Qwen3-30B-A3B-Instruct-2507")
+
+def prompt(tokenizer, question):
+    text = f"User: {question}\\n\\nAssistant:"
+    return tinker.ModelInput(chunks=[types.EncodedTextChunk(tokens=tokenizer.encode(text))])
+""",
+)
+case(
+    "parse-success-truthiness",
+    """
+def rate(renderer, samples):
+    right = 0
+    for tokens in samples:
+        message, ok = renderer.parse_response(tokens)
+        right += ok
+    return right
+""",
+)

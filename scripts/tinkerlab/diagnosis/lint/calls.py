@@ -22,7 +22,9 @@ SAMPLE_ARGUMENTS = {"num_samples", "sampling_params", "prompt"}
 # The cookbook's coroutines that sample: tinker_cookbook.completers and rl.rollouts.
 COMPLETERS = {"TinkerTokenCompleter", "TinkerMessageCompleter"}
 ROLLOUTS = {"do_group_rollout", "do_group_rollout_and_filter_constant_reward"}
-RETRIES = re.compile(r"retry|retrying|backoff", re.IGNORECASE)
+RETRIES = re.compile(r"retr(y|ies)|backoff", re.IGNORECASE)
+# Start the function that they are given.
+ENTRYPOINTS = {"chz.entrypoint", "chz.nested_entrypoint", "fire.Fire", "typer.run", "app.run"}
 TEXT_METHODS = {"strip", "format", "join", "replace", "lower", "lstrip", "rstrip", "removeprefix"}
 
 
@@ -32,7 +34,11 @@ class Calls(Functions):
     def of_Call(self, node: ast.Call) -> Value:
         function = node.func
         receiver = self.ev(function.value) if isinstance(function, ast.Attribute) else NOTHING
-        args = self.arguments(node)
+        if (dotted(function) or "").endswith("wait_for"):
+            with self.inside(node):  # what is gathered in its argument has the deadline too
+                args = self.arguments(node)
+        else:
+            args = self.arguments(node)
         if isinstance(function, ast.Attribute):
             known = self.method(node, function, receiver, args)
             if known is not None:
@@ -163,6 +169,8 @@ class Calls(Functions):
             return Value("blueprint", data=first.data)
         if last == "apply" and receiver.kind == "blueprint":
             return receiver
+        if name in ENTRYPOINTS and first.kind == "function":
+            return self.call_function(node, first, {})
         if last in COMPLETERS:
             client = args.get("sampling_client", first)
             return Value("completer", of=client if client.kind == "sampling" else NOTHING)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tinkerlab.diagnosis.lint.program import Program
 
 # Text that already carries a model's chat markers was laid out by hand or by a template.
-MARKERS = re.compile(r"<\||\[INST\]|<s>|<start_of_turn>|<｜|\n\n?(User|Human|Assistant):")
+MARKERS = re.compile(r"<\||\[INST\]|<s>|<start_of_turn>|<｜")
 
 
 class Expressions:
@@ -41,6 +42,14 @@ class Expressions:
         )
         self.events.append(event)
         return event
+
+    @contextmanager
+    def inside(self, node: ast.AST) -> Iterator[None]:
+        self.stack.append(node)
+        try:
+            yield
+        finally:
+            self.stack.pop()
 
     def ev(self, node: ast.expr | None) -> Value:
         if node is None:

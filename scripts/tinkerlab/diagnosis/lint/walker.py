@@ -7,8 +7,7 @@ calls of the script's own functions are followed into them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from tinkerlab.diagnosis.lint import sdk
 from tinkerlab.diagnosis.lint.calls import Calls
@@ -35,14 +34,6 @@ class Walker(Calls):
                         self.ev(child)
         return False
 
-    @contextmanager
-    def inside(self, node: ast.AST) -> Iterator[None]:
-        self.stack.append(node)
-        try:
-            yield
-        finally:
-            self.stack.pop()
-
     # Statements that bind names.
 
     def on_Assign(self, node: ast.Assign) -> None:
@@ -58,7 +49,7 @@ class Walker(Calls):
         self.bind(node.target, value)
 
     def on_AugAssign(self, node: ast.AugAssign) -> None:
-        value, old = self.ev(node.value), self.ev(node.target)
+        value, old = self.truth(node.value), self.ev(node.target)
         self.bind(node.target, join(old, value) if old.kind else old.tainted(value.origins))
 
     def on_Import(self, node: ast.Import) -> None:

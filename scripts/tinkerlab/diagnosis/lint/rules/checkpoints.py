@@ -24,7 +24,7 @@ LOADS = {
 KEEPS = re.compile(
     r"save_checkpoint|checkpoint_manager|save_state|save_weights_(for|external)|save\b", re.I
 )
-SAVERS = re.compile(r"save|checkpoint|export|publish", re.IGNORECASE)
+SAVERS = re.compile(r"save_|_save|^save$|checkpoint|export|publish", re.IGNORECASE)
 DOWNLOADS = {"download", "build_hf_model", "build_lora_adapter"}
 
 

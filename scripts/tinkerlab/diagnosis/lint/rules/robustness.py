@@ -22,7 +22,7 @@ OPERATIONS = {
     *sdk.SAMPLING,
 }
 TIMERS = re.compile(r"\b(asyncio\.)?(timeout|timeout_at|wait_for|move_on_after|fail_after)\(")
-RETRIES = re.compile(r"retry|retrying|backoff|on_exception", re.IGNORECASE)
+RETRIES = re.compile(r"retr(y|ies)|backoff|on_exception", re.IGNORECASE)
 # Exceptions by which the service or the network fails; others are the script's own affair.
 FAILURES = re.compile(
     r"^(Exception|BaseException|TimeoutError|ConnectionError|OSError|(asyncio|concurrent\.futures)"

@@ -17,7 +17,7 @@ from tinkerlab.diagnosis.lint.rules.base import (
     submits,
     text,
 )
-from tinkerlab.diagnosis.lint.values import NOTHING, Event, Value
+from tinkerlab.diagnosis.lint.values import NOTHING, Event, Value, place
 
 # Clients that are meant to stay as they are.
 FROZEN = re.compile(
@@ -51,9 +51,9 @@ def stale_sampler(program: Program) -> Iterator[Hit]:
                 # A newer client is sampled from too: the old one is there to compare with.
                 if step is not None and newest <= step.index:
                     yield stale(program, event, client, step)
-            elif client.call is None and isinstance(client.data, str):
+            elif client.call is None or client.call.method == "create_sampling_client":
                 step = trained_in_its_loop(event, steps, trace)
-                if step is not None and newest < 0:
+                if step is not None and newest <= client.born < step.index:
                     yield stale(program, event, client, step)
 
 
@@ -83,12 +83,15 @@ def same_run(client: Value, step: Event) -> bool:
 
 def trained_in_its_loop(event: Event, steps: list[Event], trace: list[Event]) -> Event | None:
     """A client that came from outside and is sampled from round after round of training."""
-    losses = {
-        loss_of(other)
+    made = place(event.node)
+    on_policy = [
+        other
         for other in submits(trace, "forward_backward")
         if set(other.loops) & set(event.loops)
-    }
-    if not losses & POLICY_LOSSES:
+        and loss_of(other) in POLICY_LOSSES
+        and any(made in value.origins for value in other.args.values())
+    ]
+    if not on_policy:
         return None
     for step in steps:
         if step.index < event.index and set(step.loops) & set(event.loops):
