@@ -150,7 +150,7 @@ class Case:
         tensors = change(tensors, config) or tensors
         self.adapter = write_adapter(self.folder / "changed_adapter", tensors, config)
 
-    def merge(self, wrong: Callable[[dict[str, Tensor]], None], name: str = "wrong") -> Path:
+    def merge(self, wrong: Callable[[dict[str, Tensor]], Any], name: str = "wrong") -> Path:
         """A merge whose adapter was changed in memory by ``wrong`` before cookbook merged it."""
         tensors = self.factors()
         wrong(tensors)

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -513,7 +514,7 @@ def _peft_merge(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        wrapped = get_peft_model(model, config)
+        wrapped: Any = get_peft_model(model, config)
         for name, parameter in wrapped.named_parameters():
             if "lora_B" in name:
                 parameter.data.normal_(std=0.01)

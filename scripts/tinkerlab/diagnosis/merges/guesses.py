@@ -49,7 +49,7 @@ def guesses(adapter: LoraAdapter, matrix: Matrix, parts: list[Part]) -> Iterator
 
     What was added from another expert, layer or projection is left to a search.
     """
-    for guess in _layouts(parts):
+    for guess in (*_layouts(parts), *_joint(adapter, matrix, parts)):
         if all(_fits(adapter, matrix, part) for part in guess.parts):
             yield guess
     yield from _turned(adapter, matrix, parts)
@@ -74,6 +74,41 @@ def _layouts(parts: list[Part]) -> Iterator[Guess]:
         yield from _stacked(sorted(parts, key=lambda part: part.outputs.start))
 
 
+def _joint(adapter: LoraAdapter, matrix: Matrix, parts: list[Part]) -> Iterator[Guess]:
+    """PEFT's factors of gate and up together: taken apart, or put together, the wrong way."""
+    if len(parts) != 1 or adapter.sites[parts[0].module].form != "flat":
+        return
+    part, rows = parts[0], adapter.sites[parts[0].module].rows
+    half = rows // 2
+    if part.of_rows is not None and len(part.of_rows) == half:
+        other = range(half, rows) if part.of_rows.start == 0 else range(half)
+        yield Guess(
+            SWAPPED, "up added to gate_proj and gate to up_proj", (replace(part, of_rows=other),)
+        )
+        odd = range(int(part.of_rows.start > 0), rows, 2)
+        says = "gate and up taken apart as if they alternated, while B has gate first, then up"
+        yield Guess(FOR_CONCATENATED, says, (replace(part, of_rows=odd),))
+    elif part.of_rows is None and matrix.key[0].endswith("gate_up_proj"):
+        halves, alternate = (
+            (range(half), range(half, rows)),
+            (range(0, rows, 2), range(1, rows, 2)),
+        )
+        for cause, here, there, says in (
+            (SWAPPED, halves, halves[::-1], "the halves of gate_up_proj exchanged"),
+            (SWAPPED, alternate, alternate[::-1], "alternating gate and up exchanged"),
+            (FOR_CONCATENATED, halves, alternate, "halves spread over alternating outputs"),
+            (FOR_INTERLEAVED, alternate, halves, "alternating outputs gathered into halves"),
+        ):
+            yield Guess(
+                cause,
+                says,
+                tuple(
+                    replace(part, of_rows=of, outputs=outputs)
+                    for of, outputs in zip(here, there, strict=True)
+                ),
+            )
+
+
 def _gate_up(gate: Part, up: Part) -> Iterator[Guess]:
     width = len(gate.outputs)
     if len(up.outputs) != width:
@@ -90,9 +125,9 @@ def _gate_up(gate: Part, up: Part) -> Iterator[Guess]:
     def place(both: tuple[range, range]) -> tuple[Part, Part]:
         return replace(gate, outputs=both[0]), replace(up, outputs=both[1])
 
-    yield Guess(SWAPPED, swapped, place(right[::-1]))
+    yield Guess(SWAPPED, swapped, place((right[1], right[0])))
     yield Guess(cause, other, place(wrong))
-    yield Guess(cause, f"{other}; up taken for gate as well", place(wrong[::-1]))
+    yield Guess(cause, f"{other}; up taken for gate as well", place((wrong[1], wrong[0])))
 
 
 def _stacked(parts: list[Part]) -> Iterator[Guess]:

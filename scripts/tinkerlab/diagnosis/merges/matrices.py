@@ -147,7 +147,7 @@ class Comparer:
         site = self.adapter.sites[part.module]
         a, b = self.adapter.factors(part.module, part.expert, part.misread)
         if part.of_rows is not None:
-            b = b[part.of_rows.start : part.of_rows.stop]
+            b = b[part.of_rows.start : part.of_rows.stop : part.of_rows.step]
         if part.transposed:
             columns = slice(part.outputs.start, part.outputs.stop, part.outputs.step)
             if part.reshaped:

@@ -28,12 +28,13 @@ def best(comparer: Comparer, matrix: Matrix, part: Part) -> Guess | None:
     energy = float((seen * seen).sum())
     if not energy:
         return None
-    site = comparer.adapter.sites[part.module]
-    # gate and up of one matrix, and their neighbours, are told apart by more than one part
+    rows = len(part.outputs)
     score, chosen = _GOOD, None
     for candidate in _candidates(comparer.adapter, part):
         a, b = comparer.adapter.factors(candidate.module, candidate.expert)
-        value = b[_outputs(site.rows)] @ a
+        if part.of_rows is not None:
+            b = b[part.of_rows.start : part.of_rows.stop]
+        value = b[_outputs(rows)] @ a
         norm = float((value * value).sum())
         product = float((seen * value).sum())
         share = product * product / (energy * norm) if norm else 0.0
@@ -54,8 +55,7 @@ def _window(comparer: Comparer, matrix: Matrix, part: Part) -> Tensor:
     """The change seen in some outputs of ``part``'s region, ``[outputs, in]``."""
     import torch
 
-    site = comparer.adapter.sites[part.module]
-    outputs = part.outputs[_outputs(site.rows)]
+    outputs = part.outputs[_outputs(len(part.outputs))]
     if part.transposed:
         pieces = []
         step = max(1, BLOCK // matrix.shape[1])
@@ -74,8 +74,6 @@ def _change(comparer: Comparer, matrix: Matrix, lo: int, hi: int) -> Tensor:
 
 
 def _candidates(adapter: LoraAdapter, part: Part) -> Iterator[Part]:
-    if part.of_rows is not None:
-        return
     site = adapter.sites[part.module]
     count = 0
     near = [other for other in adapter.sites.values() if other.module == part.module]
