@@ -13,11 +13,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinkerlab import cli
 from tinkerlab.diagnosis.findings import Diagnosis
 from tinkerlab.diagnosis.reporting import report
 from tinkerlab.errors import InputError
+
+if TYPE_CHECKING:
+    from tinkerlab.diagnosis.run_analysis.run import Run
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -38,6 +42,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         " until its final checkpoint, --until-step or Ctrl-C",
     )
     add("--until-step", type=int, metavar="N", help="with --watch: end when step N is logged")
+    add(
+        "--against",
+        type=Path,
+        metavar="LOG_DIR",
+        help="another run: also say whether the losses of the two may be compared",
+    )
     add("--html", type=Path, metavar="FILE", help="also write a page with plots and findings")
     add("--json", action="store_true", help="print one JSON document on stdout")
     args = parser.parse_args(argv)
@@ -56,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tinkerlab.diagnosis.run_analysis.run import open_run
 
     run = open_run(args.run)
+    other = open_run(args.against) if args.against else None
     if args.watch is not None:
         from tinkerlab.diagnosis.run_analysis.watch import watch
 
@@ -63,12 +74,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         run.read()
         diagnosis = analyze(run)
+    if other is not None:
+        from tinkerlab.diagnosis.run_analysis.comparing import against
+
+        other.read()
+        diagnosis.findings += against(run, other)
     if args.html is not None:
         _write_page(args.html, run, diagnosis)
     return report(diagnosis, args.json)
 
 
-def _write_page(file: Path, run, diagnosis: Diagnosis) -> None:
+def _write_page(file: Path, run: Run, diagnosis: Diagnosis) -> None:
     from tinkerlab.diagnosis.run_analysis.page import render
 
     diagnosis.require_checked()

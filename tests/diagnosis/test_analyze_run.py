@@ -150,6 +150,17 @@ def test_unknown_keys_and_odd_values_are_tolerated(tmp_path: Path, capsys) -> No
     assert causes(said(capsys, tmp_path)) == []
 
 
+def test_runs_with_other_loss_weights_are_not_comparable(tmp_path: Path, capsys) -> None:
+    for name, tokens in (("a", 8.0), ("b", 700.0), ("c", 8.0)):
+        rows = [
+            row | {"num_sequences": 8, "num_loss_tokens": tokens} for row in healthy_rows(9, 20)
+        ]
+        lines(tmp_path / name / "metrics.jsonl", rows)
+    argv = (tmp_path / "a", "--against")
+    assert causes(said(capsys, *argv, tmp_path / "b")) == ["loss-scales-differ"]
+    assert causes(said(capsys, *argv, tmp_path / "c")) == []
+
+
 # --- bad input --------------------------------------------------------------------------------
 
 

@@ -286,6 +286,19 @@ def test_a_task_solved_in_the_end_is_success() -> None:
     }
 
 
+def test_distillation_rewards_nothing_and_that_is_no_fault() -> None:
+    rows = [
+        row
+        | {"env/all/reward/total": 0.0, "test/env/all/reward/total": 0.0, "teacher_kl": 0.3}
+        | {"env/all/by_group/frac_mixed": 0.0, "env/all/by_group/frac_all_bad": 1.0}
+        for row in rl(20, lambda _: {})
+    ]
+    assert findings(rows) == {}
+    for row in rows:
+        del row["teacher_kl"]
+    assert "reward-groups-all-equal" in findings(rows)
+
+
 def test_format_learned_together_with_the_answers_is_fine() -> None:
     def row(share: float) -> dict[str, float]:
         return {"env/all/format": 0.2 + 0.8 * share, "env/all/correct": 0.1 + 0.4 * share}

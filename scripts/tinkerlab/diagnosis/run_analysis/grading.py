@@ -82,6 +82,8 @@ def zero_metrics(run: Run) -> Iterator[Finding]:
     """A logged score that is exactly zero at every evaluation."""
     found = []
     for key in run.metrics.keys:
+        if run.is_distillation and key.endswith("reward/total"):
+            continue
         curve = run.metrics.curve(key) if names.is_score(key) else None
         if curve is not None and len(curve) >= 3 and not curve.values.any():
             found.append((key, len(curve)))

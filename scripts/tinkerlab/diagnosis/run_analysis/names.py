@@ -60,6 +60,10 @@ GROUPS_BAD = ("env/all/by_group/frac_all_bad", "by_group/frac_all_bad")
 GROUPS_GOOD = ("env/all/by_group/frac_all_good", "by_group/frac_all_good")
 """Shares of groups with unequal, equal and low, equal and high rewards: C/rl/metric_util.py."""
 
+DISTILLATION = ("teacher_kl", "sdft/")
+"""Beginnings of metrics of C/distillation. Its environments reward nothing: the signal is the
+teacher's, so that zero rewards are no fault there."""
+
 KL_SAMPLE_TRAIN = ("optim/kl_sample_train_v1", "kl_sample_train_v1")
 KL_SAMPLE_TRAIN_SQUARED = ("optim/kl_sample_train_v2", "kl_sample_train_v2")
 ENTROPY = ("optim/entropy", "entropy")

@@ -99,6 +99,8 @@ def equal_groups(run: Run) -> Iterator[Finding]:
     """Groups whose rewards are all equal have advantages of zero: nothing is learned."""
     import numpy as np
 
+    if run.is_distillation:
+        return
     evidence: list[str] = []
     mixed = _curve(run, names.GROUPS_MIXED)
     reward = _curve(run, names.REWARD)

@@ -74,6 +74,10 @@ class Run:
         )
 
     @property
+    def is_distillation(self) -> bool:
+        return any(key.startswith(names.DISTILLATION) for key in self.metrics.keys)
+
+    @property
     def model(self) -> str | None:
         for key in ("model_name", "base_model"):
             if isinstance(self.config.get(key), str):
