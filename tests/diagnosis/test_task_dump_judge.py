@@ -179,6 +179,25 @@ def test_faulthandlers_dump_tells_who_kept_the_gil(made):
     assert document["findings"][0]["where"].endswith("native.py:5 in crunch")
 
 
+IMPORTS = [
+    ["/x/site-packages/pandas/core/ops.py", 59, "<module>"],
+    ["<frozen importlib._bootstrap>", 241, "_call_with_frames_removed"],
+    ["/home/me/train.py", 12, "collate"],
+]
+OWN_MODULE = [["/home/me/data.py", 3, "<module>"], *IMPORTS[1:]]
+
+
+@pytest.mark.parametrize(("stack", "named"), [(IMPORTS, []), (OWN_MODULE, ["client-stall"])])
+def test_importing_a_library_is_a_start_and_no_stall(made, stack, named):
+    for number in range(2):
+        step(made, number, 4 * number, 4 * number + 1)
+        made.sample(4 * number, 4 * number + 1)
+        made.sample(4 * number + 1, 4 * number + 4, main=stack)
+    document = made.judged()
+    assert causes(document) == named
+    assert document["spent"]["client" if named else "import"] == pytest.approx(3)
+
+
 def test_unfinished_work_counts_to_the_end_of_a_stopped_run(made):
     made.request(0, "TrainingClient.forward_backward", 0, None)
     made.sample(0, 30)

@@ -126,7 +126,7 @@ def _slow_train(costs: Costs) -> Finding:
         evidence=(_train_ms(costs), f"protobuf implementation: {costs.protobuf}"),
         fix="compare with the default batch (no options): if that is slow too, it is the "
         "installation or a busy machine; if not, it is the shape of these datums",
-        then="python ${CLAUDE_PLUGIN_ROOT}/scripts/doctor.py",
+        then="python scripts/doctor.py",
     )
 
 
@@ -139,7 +139,7 @@ def _slow_json(costs: Costs) -> Finding:
             f"{costs.prompt_tokens:,} tokens; limit {_limit(costs.prompt_tokens):.0f} ms",
         ),
         fix="look at pydantic's version (a 2.13 beta was slow here; 2.13.0 and later are not)",
-        then="python ${CLAUDE_PLUGIN_ROOT}/scripts/doctor.py",
+        then="python scripts/doctor.py",
     )
 
 

@@ -21,8 +21,6 @@ HEARTBEAT_WARNING = 120.0
 STUCK = 1.5
 STACK_LINES = 3
 
-SCRIPTS = "${CLAUDE_PLUGIN_ROOT}/scripts"
-
 
 def judge(traces: list[Trace], outcome: Outcome, folder: Path) -> Diagnosis:
     """The diagnosis of one run; ``traces`` as ``read_folder`` sorts them."""
@@ -124,7 +122,7 @@ def _client(spent: Spent, timeline: Timeline) -> Finding:
         evidence=tuple(_evidence(spent, timeline)),
         fix="do this work before the loop, or submit the next step before it (submit, prepare "
         "the next batch, then wait), so that a request is in flight meanwhile",
-        then=f"python {SCRIPTS}/check_pipelining.py train.py",
+        then="python scripts/check_pipelining.py train.py",
     )
 
 
@@ -137,7 +135,7 @@ def _loop(spent: Spent, timeline: Timeline) -> Finding:
         evidence=tuple(_evidence(spent, timeline)),
         fix="await an asynchronous form (asyncio.sleep for time.sleep), or move the call off the "
         "loop: await asyncio.to_thread(...), a process pool for heavy Python",
-        then=f"python {SCRIPTS}/check_pipelining.py train.py",
+        then="python scripts/check_pipelining.py train.py",
     )
 
 
@@ -165,7 +163,7 @@ def _sdk(spent: Spent, timeline: Timeline) -> Finding:
         "them short, and hand work to a thread or a queue of your own"
         if own
         else "the SDK's own code took this long: measure what a request costs to serialize",
-        then="" if own else f"python {SCRIPTS}/serialization_test.py",
+        then="" if own else "python scripts/serialization_test.py",
     )
 
 
@@ -198,7 +196,7 @@ def _result_in_loop(spent: Spent, timeline: Timeline, trace: Trace) -> Finding:
         ),
         fix="await the future instead: `result = await future`; independent requests with "
         "asyncio.gather",
-        then=f"python {SCRIPTS}/check_pipelining.py train.py",
+        then="python scripts/check_pipelining.py train.py",
         # With a single task nothing else could have run: a habit to drop, not a loss.
         severity="problem" if others > 0 else "warning",
     )

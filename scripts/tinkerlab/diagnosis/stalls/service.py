@@ -26,7 +26,7 @@ ERROR_SHARE = 0.05
 # Polls are held open by the service until there is something to say.
 _POLLS = ("/retrieve_future", "/telemetry")
 _PAYLOAD = ("/forward_backward", "/forward")
-DOCTOR = "python ${CLAUDE_PLUGIN_ROOT}/scripts/doctor.py"
+DOCTOR = "python scripts/doctor.py"
 
 
 def round_trip(trace: Trace) -> float | None:

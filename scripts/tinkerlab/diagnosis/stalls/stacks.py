@@ -104,6 +104,16 @@ class Stack:
         )
 
     @property
+    def imports(self) -> bool:
+        """A library is being imported, which happens once; the user's own modules may do anything."""
+        for frame in self.frames:
+            if frame.library == "own":
+                return False
+            if frame.file.startswith("<frozen importlib"):
+                return True
+        return False
+
+    @property
     def computes_custom_loss(self) -> bool:
         """The SDK runs the user's loss function of ``forward_backward_custom`` on this thread."""
         return any(

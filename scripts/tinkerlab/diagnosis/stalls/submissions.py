@@ -14,7 +14,7 @@ LEAST_REQUESTS = 8
 # Between an answer and the next submission: longer, and it is not the wait that costs.
 PROMPT_GAP = 0.5
 
-CHECK = "python ${CLAUDE_PLUGIN_ROOT}/scripts/check_pipelining.py train.py"
+CHECK = "python scripts/check_pipelining.py train.py"
 
 
 def findings(trace: Trace) -> list[Finding]:

@@ -21,6 +21,7 @@ WORDS = {
     "overlap": "computing while the service worked",
     "client": "the script's own code, nothing in flight",
     "loop": "blocking the script's event loop, nothing in flight",
+    "import": "importing libraries",
     "idle": "waiting for something else, nothing in flight",
     "sdk": "the SDK's loop blocked",
     "gil": "the GIL held",
@@ -166,9 +167,10 @@ def build(trace: Trace, outcome: Outcome) -> Timeline:
         if sample.main.waits_for_future and sample.main.runs_loop:
             in_loop.add(_length(free), sample.main)
     for episode in trace.late:
-        kept = _clip([(episode.start, episode.end)], span)
-        states["gil"].add(_length(kept), _keeper(episode.stacks))
-    _episodes(states["gil"], _clip(late, span))
+        kept, keeper = _clip([(episode.start, episode.end)], span), _keeper(episode.stacks)
+        state = states["import" if keeper is not None and keeper.imports else "gil"]
+        state.add(_length(kept), keeper)
+        _episodes(state, kept)
     _episodes(states["sdk"], _clip(blocked, span))
     _whole(trace, whole, blocked)
     return Timeline(span, states, in_loop, whole)
@@ -220,8 +222,10 @@ def _state(sample: Sample, in_flight: bool) -> tuple[str, Stack]:
     """What the main thread was doing, and the stack to blame for it."""
     main = sample.main
     waiting = main.loop_idle or main.waits_for_future or main.waits_elsewhere
+    if not waiting and (in_flight or main.imports):
+        return ("overlap" if in_flight else "import"), main
     if not waiting:
-        return ("overlap" if in_flight else "loop" if main.runs_loop else "client"), main
+        return ("loop" if main.runs_loop else "client"), main
     for other in sample.others:
         # A custom loss is computed on a thread of its own, and what was submitted behind it waits
         # for its turn: in flight by name only (tinker 0.38, TrainingClient._take_turn).
@@ -241,10 +245,11 @@ def _whole(trace: Trace, whole: dict[str, Spent], blocked: Sequence[Span]) -> No
     if not trace.requests:
         return
     began = trace.requests[0].start
-    late = [episode for episode in trace.late if episode.end > began]
-    for episode in late:
-        whole["gil"].add(episode.seconds, _keeper(episode.stacks))
-    _episodes(whole["gil"], [(episode.start, episode.end) for episode in late])
+    for episode in trace.late:
+        keeper = _keeper(episode.stacks)
+        if episode.end > began and not (keeper is not None and keeper.imports):
+            whole["gil"].add(episode.seconds, keeper)
+            _episodes(whole["gil"], [(episode.start, episode.end)])
     cover = Cover(blocked)
     for sample in trace.samples:
         whole["sdk"].add(cover.seconds(sample.start, sample.end), sample.sdk)
