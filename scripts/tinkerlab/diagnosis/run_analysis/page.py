@@ -48,10 +48,10 @@ def render(run: Run, diagnosis: Diagnosis) -> str:
 def pictures(run: Run) -> list[dict[str, Any]]:
     """Title, key and SVG of each picture for which the run has data."""
     marks = [attempt.first for attempt in take_apart(run).listed[1:]][:12]
-    wanted: list[tuple[str, list[Curve | None]]] = [
+    wanted: list[tuple[str, Sequence[Curve | None]]] = [
         ("Loss (NLL, nats per token)", [run.loss, run.metrics.curve(names.HELD_OUT_LOSS)]),
         ("Reward", [run.metrics.curve(names.REWARD, training_only=True)]),
-        ("Evaluations", list(reinforcement.scores(run)[:LINES])),
+        ("Evaluations", reinforcement.scores(run)[:LINES]),
         ("Learning rate", [run.learning_rate]),
         ("KL between sampler and trainer", [run.metrics.curve(names.KL_SAMPLE_TRAIN)]),
         ("Entropy (nats per token)", [run.metrics.curve(names.ENTROPY)]),

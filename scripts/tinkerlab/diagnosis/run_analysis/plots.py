@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,7 @@ def draw(title: str, curves: Sequence[Curve], marks: Sequence[int] = ()) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    style = {
+    style: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": title,
         "font.size": 11,
@@ -59,7 +59,7 @@ def draw(title: str, curves: Sequence[Curve], marks: Sequence[int] = ()) -> str:
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(5.6, 3.0), layout="constrained")
         FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
+        axes: Any = figure.add_subplot()
         for curve, colour in zip(curves, _LINES, strict=False):
             steps, values = thinned(curve)
             few = len(steps) <= 40

@@ -215,10 +215,22 @@ def entropy(run: Run) -> Iterator[Finding]:
     first, last = robust.first_level(curve.values), robust.last_level(curve.values)
     evidence = (f"{curve.key}: {first:.3g} at first, {last:.3g} at the end (nats per token)",)
     if last < thresholds.ENTROPY_LEFT * first and last < thresholds.ENTROPY_LOW:
+        evals = scores(run, at_least=2)
+        if any(score.values[-1] > score.values[0] and not falls(score) for score in evals):
+            return  # sure of its answers, and right on held-out prompts: that is learning
+        unclear = not evals and _rises(_curve(run, names.REWARD))
         yield Finding(
             cause="entropy-collapse",
             what=f"the entropy falls from {first:.2g} to {last:.2g}: replies hardly differ",
-            evidence=evidence,
+            evidence=(
+                *evidence,
+                *(
+                    ("the reward rises; no evaluation tells whether that is learning",)
+                    if unclear
+                    else ()
+                ),
+            ),
+            severity="warning" if unclear else "problem",
             fix="go on from a checkpoint of before the fall with a lower learning rate, a KL"
             " penalty (kl_penalty_coef) or temperature 1, and more varied prompts",
         )
@@ -259,10 +271,10 @@ def format_only(run: Run) -> Iterator[Finding]:
     )
 
 
-def scores(run: Run) -> list[Curve]:
-    """Evaluation metrics that should rise, with at least three values."""
+def scores(run: Run, at_least: int = 3) -> list[Curve]:
+    """Evaluation metrics that should rise, with at least so many values."""
     found = [run.metrics.curve(key) for key in run.metrics.keys if names.is_score(key)]
-    return [c for curve in found if curve is not None and len(c := curve.finite()) >= 3]
+    return [c for curve in found if curve is not None and len(c := curve.finite()) >= at_least]
 
 
 def falls(curve: Curve) -> bool:
