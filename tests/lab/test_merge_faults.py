@@ -549,3 +549,63 @@ def test_empty_expert_factors(lab: Lab) -> Look:
         "base_model.model.model.layers.1.mixer.experts.w3.lora_A.weight"
     ].shape == (0,)
     return look(case, case.cookbook())
+
+
+def _peft_experts_by_hand(lab: Lab, how: str) -> Look:
+    """PEFT's flat factors of experts, whose two sides are packed differently, merged by hand."""
+    names = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    right = _peft_merge(lab, "qwen3_moe", torch.float32, ["q_proj"], target_parameters=names)
+    factors, before = tensors_of(lab.tmp_path / "peft"), tensors_of(lab.tmp_path / "base")
+
+    def change(tensors: dict[str, Tensor]) -> None:
+        for key in [key for key in factors if ".experts." in key and "lora_A" in key]:
+            a, b = factors[key], factors[key.replace("lora_A", "lora_B")]
+            factor_a = a.reshape(5, RANK, -1)
+            factor_b = b.reshape(b.shape[0], RANK, 5).permute(2, 0, 1)
+            if how == "packed":  # both sides taken for one expert after the other
+                factor_b = b.reshape(b.shape[0], 5, RANK).permute(1, 0, 2)
+            delta = factor_b @ factor_a * 16 / RANK**0.5
+            delta = delta.roll(1, dims=0) if how == "rolled" else delta
+            parts = {"down_proj": delta}
+            if b.shape[0] == 48:
+                first, second = delta.chunk(2, dim=1)
+                if how == "alternating":
+                    first, second = delta[:, 0::2], delta[:, 1::2]
+                elif how == "halves":
+                    first, second = second, first
+                parts = {"gate_proj": first, "up_proj": second}
+            layer = key.split(".layers.")[1].split(".")[0]
+            for projection, values in parts.items():
+                for expert in range(5):
+                    name = f"model.layers.{layer}.mlp.experts.{expert}.{projection}.weight"
+                    tensors[name] = before[name] + values[expert]
+
+    rewrite(lab.tmp_path / "merged", change)
+    return right
+
+
+@fault(SCRIPT, "experts-packed-wrong", produced="PEFT's flat B unpacked as its flat A is")
+def test_peft_experts_unpacked_alike(lab: Lab) -> Look:
+    return _peft_experts_by_hand(lab, "packed")
+
+
+@fault(SCRIPT, "gate-up-swapped", produced="the halves of PEFT's joint gate and up exchanged")
+def test_peft_gate_and_up_exchanged(lab: Lab) -> Look:
+    return _peft_experts_by_hand(lab, "halves")
+
+
+@fault(
+    SCRIPT, "interleaved-for-concatenated", produced="PEFT's joint gate and up taken to alternate"
+)
+def test_peft_gate_and_up_taken_to_alternate(lab: Lab) -> Look:
+    return _peft_experts_by_hand(lab, "alternating")
+
+
+@fault(SCRIPT, "experts-permuted", produced="PEFT's experts one place further")
+def test_peft_experts_permuted(lab: Lab) -> Look:
+    return _peft_experts_by_hand(lab, "rolled")
+
+
+@healthy(SCRIPT, produced="PEFT's flat expert factors merged by hand, as PEFT does")
+def test_peft_experts_by_hand(lab: Lab) -> Look:
+    return _peft_experts_by_hand(lab, "right")
