@@ -3,6 +3,7 @@ and is then read by check_pipelining.py."""
 
 from __future__ import annotations
 
+import os
 import runpy
 import warnings
 from pathlib import Path
@@ -39,7 +40,14 @@ def execute(rehearsal, monkeypatch: pytest.MonkeyPatch, lab: Lab):
     monkeypatch.setenv("LAB_NAME", unique("lint"))
     monkeypatch.setenv("TINKER_BASE_URL", rehearsal.base_url)
     monkeypatch.setenv("TINKER_API_KEY", "tml-rehearsal")
-    monkeypatch.setattr(tinker, "ServiceClient", lambda **_: rehearsal.client())
+    real = tinker.ServiceClient
+
+    def client(**_: Any) -> tinker.ServiceClient:
+        """The script's own client, closed with the rehearsal."""
+        rehearsal.clients.append(real())
+        return rehearsal.clients[-1]
+
+    monkeypatch.setattr(tinker, "ServiceClient", client)
 
     def run(code: str, *, error: type[BaseException] | None = None) -> tuple[Path, Any]:
         path = lab.write("train.py", code)
@@ -84,8 +92,6 @@ async def main():
 asyncio.run(main())
 """
         )
-    import os
-
     listed = rehearsal.rest().list_user_checkpoints(limit=100).result().checkpoints
     assert not any(os.environ["LAB_NAME"] in c.tinker_path for c in listed)
     return Look([path])
@@ -186,7 +192,7 @@ for _ in range(3):
     return Look([path])
 
 
-@fault(SCRIPT, "tensor-in-loss-config", produced="run: the call is refused")
+@fault(SCRIPT, "tensor-in-loss-config", produced="run: the SDK cannot send a tensor there")
 def test_advantages_in_the_loss_config(lab: Lab, execute) -> Look:
     path, _ = execute(
         START
@@ -197,13 +203,15 @@ advantages = torch.ones(5)
 fb = tc.forward_backward(DATA, "cross_entropy", loss_fn_config={"advantages": advantages})
 fb.result()
 """,
-        error=Exception,
+        error=ValueError,
     )
     return Look([path])
 
 
 @fault(SCRIPT, "state-path-for-sampling", produced="run: the service refuses the path")
 def test_training_state_given_to_a_sampler(lab: Lab, execute) -> Look:
+    import tinker
+
     path, _ = execute(
         START
         + CREATE
@@ -212,13 +220,15 @@ saved = tc.save_state(os.environ["LAB_NAME"]).result()
 sampler = svc.create_sampling_client(model_path=saved.path).result()
 sampler.sample(PROMPT, 1, PARAMS).result()
 """,
-        error=Exception,
+        error=tinker.BadRequestError,
     )
     return Look([path])
 
 
 @fault(SCRIPT, "sampler-path-for-training", produced="run: the service refuses the path")
 def test_sampler_weights_given_to_training(lab: Lab, execute) -> Look:
+    import tinker
+
     path, _ = execute(
         START
         + CREATE
@@ -226,16 +236,18 @@ def test_sampler_weights_given_to_training(lab: Lab, execute) -> Look:
 saved = tc.save_weights_for_sampler(os.environ["LAB_NAME"]).result()
 svc.create_training_client_from_state(saved.path).result()
 """,
-        error=Exception,
+        error=tinker.BadRequestError,
     )
     return Look([path])
 
 
 @fault(SCRIPT, "short-ttl", produced="run: the service refuses a TTL of ten minutes")
 def test_ttl_under_an_hour(lab: Lab, execute) -> Look:
+    import tinker
+
     path, error = execute(
         START + CREATE + '\ntc.save_state(os.environ["LAB_NAME"], ttl_seconds=600).result()\n',
-        error=Exception,
+        error=tinker.BadRequestError,
     )
     assert "3600" in str(error)
     return Look([path])
@@ -259,6 +271,8 @@ sampler = tc.save_weights_and_get_sampling_client(name=name).result()
 
 @fault(SCRIPT, "sampler-weights-download", produced="run: the cookbook's download fails")
 def test_sampler_weights_downloaded(lab: Lab, execute) -> Look:
+    from tinker_cookbook.exceptions import WeightsDownloadError
+
     path, _ = execute(
         START
         + CREATE
@@ -267,7 +281,7 @@ from tinker_cookbook import weights
 path = tc.save_weights_for_sampler(os.environ["LAB_NAME"]).result().path
 weights.download(tinker_path=path, output_dir="adapter-that-never-comes")
 """,
-        error=Exception,
+        error=WeightsDownloadError,
     )
     return Look([path])
 
