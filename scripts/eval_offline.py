@@ -23,6 +23,7 @@ from tinkerlab.errors import InputError
 
 if TYPE_CHECKING:
     from tinkerlab.evaluation.offline import Plan
+    from tinkerlab.tasks import Split
 
 EXAMPLES = """\
 examples:
@@ -66,6 +67,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     marks("--judge-model", metavar="NAME", help="for judge, or judge:TEMPLATE.txt")
     marks("--judge-max-tokens", type=int, default=512, metavar="N", help="default: 512")
     marks("--grader-timeout", type=float, default=10.0, metavar="S", help="for one reply")
+    marks("--grader-memory", type=int, metavar="MB", help="of its process (default: 4096)")
     marks("--correct-at", type=float, metavar="X", help="a score of X or more is correct")
     marks("--pass-at", type=_ks, metavar="K,K", help="default: 1, 2, 4, ... up to --samples")
     marks("--slice-by", metavar="FIELD", help="scores for each value of a field of the rows")
@@ -102,7 +104,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         raise InputError("say with --grader how replies are graded: exact, numeric, contains, ...")
     own = run if run and not args.data else None  # of the run's tasks only the run's split is fair
     seed = args.seed if args.seed is not None else (run.seed if run else 0)
-    split = args.split or (own.split if own else "all")
+    split: Split = args.split or (own.split if own else "all")
     limit = args.limit if args.limit is not None else (own.limit if own else None)
     sampling = make_sampling(args, run, seed)
     return Plan(
@@ -117,6 +119,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         grader_timeout=args.grader_timeout,
         judge_model=args.judge_model,
         judge_max_tokens=args.judge_max_tokens,
+        grader_memory_mb=args.grader_memory,
         correct_at=args.correct_at,
         ks=args.pass_at or tuple(passk.default_ks(sampling.samples)),
         slice_by=args.slice_by,
@@ -158,8 +161,8 @@ def make_sampling(args: argparse.Namespace, run: Any, seed: int) -> Any:
         )
     if args.pass_at and not 1 <= min(args.pass_at) <= max(args.pass_at) <= args.samples:
         raise InputError(f"--pass-at must lie in 1..{args.samples}, the number of --samples")
-    if not args.grader_timeout > 0:
-        raise InputError("--grader-timeout must be over 0 seconds")
+    if not args.grader_timeout > 0 or (args.grader_memory or 1) < 1:
+        raise InputError("--grader-timeout and --grader-memory must be over 0")
     stop = tuple(args.stop or (run.stop if run else ()))
     return Sampling(max_tokens, temperature, args.top_p, args.samples, seed, stop)
 

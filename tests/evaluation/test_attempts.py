@@ -51,9 +51,9 @@ class Grader:
     def __init__(self):
         self.batches = []
 
-    def grade(self, batch):
-        self.batches.append(len(batch))
-        return [Grade(float(len(attempt.completion))) for attempt in batch]
+    def grade(self, attempts):
+        self.batches.append(len(attempts))
+        return [Grade(float(len(attempt.completion))) for attempt in attempts]
 
     def close(self):
         pass
@@ -110,7 +110,7 @@ def test_after_a_failure_nothing_new_is_asked_and_the_rest_is_kept(tmp_path):
 
 def test_a_grader_that_raises_ends_the_run_and_keeps_the_replies(tmp_path):
     class Broken(Grader):
-        def grade(self, batch):
+        def grade(self, attempts):
             raise OSError("no judge")
 
     client, path = Client(), tmp_path / "log"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_noise_and_stray_processes_do_not_matter(code_tests):
 
 def test_keys_are_out_of_reach(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-verysecret")
-    grader = load_grader("code_tests", timeout=5)
+    grader: Any = load_grader("code_tests", timeout=5)
     try:
         spy = (
             "import os\n"
@@ -125,12 +126,12 @@ def test_keys_are_out_of_reach(monkeypatch):
 
 
 def test_no_network_where_the_kernel_allows_it():
-    grader = load_grader("code_tests", timeout=5)
+    grader: Any = load_grader("code_tests", timeout=5)
     try:
         if grader.facts["network"]:
             pytest.skip("this kernel grants no network namespace")
         call = f"import socket\nsocket.create_connection(('127.0.0.1', 9), timeout=2)\n{RIGHT}"
-        assert "unreachable" in grade(grader, call).detail
+        assert "unreachable" in str(grade(grader, call).detail)
     finally:
         grader.close()
 

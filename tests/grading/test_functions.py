@@ -280,3 +280,8 @@ def test_rows_without_what_the_function_takes_are_named(grader):
     with pytest.raises(InputError, match=r"2 of 3 .*line 2: no answer.*line 3: no field 'level'"):
         require_usable(made, rows)
     assert "which the row does not have" in only(made, answer=1).error
+
+
+def test_a_memory_limit_that_an_import_breaks_is_named(grader):
+    with pytest.raises(InputError, match="raise the grader's memory limit"):
+        grader("x = bytearray(10**9)\ndef score(completion): return 1", memory_mb=512)

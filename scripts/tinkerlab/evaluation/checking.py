@@ -97,7 +97,6 @@ def check_results(folder: Path) -> Verdict:
             _check_numbers(summary, base, trained, verdict)
             _check_items_hash(summary, base, verdict)
     _check_dataset(folder, summary, verdict)
-    _check_grader(summary, verdict)
     _check_logs(folder, summary, verdict)
     _check_examples(folder, base, verdict)
     if summary.get("scoring_code_sha256") != hashing.code_sha256():
@@ -309,38 +308,27 @@ def _check_items_hash(
 
 
 def _check_dataset(folder: Path, summary: dict[str, Any], verdict: Verdict) -> None:
-    """The evaluation file, where it can still be found, is the one that was scored."""
-    dataset = summary.get("dataset")
-    if not isinstance(dataset, dict) or not isinstance(dataset.get("path"), str):
-        return
-    named = Path(dataset["path"]).expanduser()
-    found = next((p for p in (named, folder / named) if p.is_file()), None)
-    if found is None:
-        verdict.notes.append(f"{named} is not here, so its hash was not compared")
-    elif provenance.file_sha256(found) != dataset.get("sha256"):
-        verdict.add(
-            "dataset-hash",
-            str(named),
-            "the evaluation file is not the one that was scored (another SHA-256)",
-            "restore the file, or score again",
-        )
-
-
-def _check_grader(summary: dict[str, Any], verdict: Verdict) -> None:
-    """The user's own grader, where it can still be found, is the one that scored."""
-    grader = summary.get("grader")
-    if not isinstance(grader, dict) or not isinstance(grader.get("path"), str):
-        return
-    path = Path(grader["path"]).expanduser()
-    if not path.is_file():
-        verdict.notes.append(f"the grader {path} is not here, so its hash was not compared")
-    elif provenance.file_sha256(path) != grader.get("sha256"):
-        verdict.add(
-            "grader-hash",
-            str(path),
-            "the grader is not the one that scored (another SHA-256)",
-            "restore the file, or score again",
-        )
+    """The evaluation file and the user's own grader, where they can still be found, are those
+    that scored.
+    """
+    for part, rule, what in (
+        ("dataset", "dataset-hash", "the evaluation file"),
+        ("grader", "grader-hash", "the grader"),
+    ):
+        used = summary.get(part)
+        if not isinstance(used, dict) or not isinstance(used.get("path"), str):
+            continue
+        named = Path(used["path"]).expanduser()
+        found = next((p for p in (named, folder / named) if p.is_file()), None)
+        if found is None:
+            verdict.notes.append(f"{named} is not here, so its hash was not compared")
+        elif provenance.file_sha256(found) != used.get("sha256"):
+            verdict.add(
+                rule,
+                str(named),
+                f"{what} is not the one that was used (another SHA-256)",
+                "restore the file, or score again",
+            )
 
 
 def _check_logs(folder: Path, summary: dict[str, Any], verdict: Verdict) -> None:

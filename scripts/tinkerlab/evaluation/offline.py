@@ -67,6 +67,7 @@ class Plan:
     output: Path
     sampling: Sampling = field(default_factory=Sampling)
     grader_timeout: float = 10.0
+    grader_memory_mb: int | None = None
     judge_model: str | None = None
     judge_max_tokens: int = judge.MAX_TOKENS
     correct_at: float | None = None
@@ -107,7 +108,11 @@ def evaluate(plan: Plan) -> dict[str, Any]:
         raise InputError(f"--grader {plan.grader} needs --judge-model NAME, the model that judges")
     template = judge.read_template(plan.grader.partition(":")[2]) if asks_judge else ""
     # Everything that can be wrong with the input is looked at before the service is asked.
-    grader = None if asks_judge else load_grader(plan.grader, timeout=plan.grader_timeout)
+    grader = (
+        None
+        if asks_judge
+        else load_grader(plan.grader, timeout=plan.grader_timeout, memory_mb=plan.grader_memory_mb)
+    )
     try:
         if grader is not None:
             require_usable(grader, plan.tasks)

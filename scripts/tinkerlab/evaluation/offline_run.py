@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinkerlab.errors import InputError
 from tinkerlab.runs import checkpoints
 from tinkerlab.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from tinkerlab.tasks import Split
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class RunSettings:
     wandb_url: str | None
     renderer: str | None
     data: str | None = None
-    split: str = "all"
+    split: Split = "all"
     limit: int | None = None
     grader: str | None = None
     system_prompt: str | None = None
