@@ -1373,3 +1373,100 @@ def rate(renderer, samples):
     return right
 """,
 )
+
+case(
+    "sequential-samples",
+    """
+def score(sampler: tinker.SamplingClient, prompts, params):
+    return list(map(lambda p: sampler.sample(p, 1, params).result(), prompts))
+""",
+    """
+async def score(sampler: tinker.SamplingClient, prompts, params):
+    index = 0
+    replies = []
+    while index < len(prompts):
+        replies.append(await sampler.sample(prompts[index], 1, params))
+        index += 1
+    return replies
+""",
+    healthy=(
+        """
+def compare(svc: tinker.ServiceClient, prompt, params):
+    for path in find_checkpoints():
+        sampler = svc.create_sampling_client(model_path=path).result()
+        print(sampler.sample(prompt, 8, params).result())
+
+def temperatures(sampler: tinker.SamplingClient, prompt):
+    for value in (0.0, 0.5, 1.0):
+        params = types.SamplingParams(temperature=value)
+        print(sampler.sample(prompt, 8, params).result())
+
+async def stream(sampler: tinker.SamplingClient, lines, params):
+    async for prompt in lines:
+        print(await sampler.sample(prompt=prompt, num_samples=1, sampling_params=params))
+
+async def mapped(sampler: tinker.SamplingClient, prompts, params):
+    async def one(prompt):
+        return await sampler.sample(prompt=prompt, num_samples=1, sampling_params=params)
+    return await asyncio.gather(*map(one, prompts))
+""",
+    ),
+)
+case(
+    "stale-sampler",
+    healthy=(
+        """
+svc = tinker.ServiceClient()
+tc = svc.create_lora_training_client(base_model="m", rank=8).result()
+sampler = tc.save_weights_and_get_sampling_client().result()
+
+def renew():
+    global sampler
+    sampler = tc.save_weights_and_get_sampling_client().result()
+
+def main(prompts, params, adam):
+    for prompt in prompts:
+        batch = build(sampler.sample(prompt, 8, params).result())
+        fb, opt = tc.forward_backward(batch, "ppo"), tc.optim_step(adam)
+        fb.result(), opt.result()
+        renew()
+""",
+    ),
+)
+
+case(
+    "home-made-retry",
+    """
+import time
+
+def patient(function, left=3):
+    while left:
+        try:
+            return function()
+        except Exception:
+            left -= 1
+            time.sleep(1)
+
+def train(tc: tinker.TrainingClient, batch, adam):
+    fb, opt = tc.forward_backward(batch, "cross_entropy"), tc.optim_step(adam)
+    return patient(fb.result), patient(opt.result)
+""",
+    healthy=(
+        """
+async def train(tc: tinker.TrainingClient, batch, adam):
+    fb, opt = tc.forward_backward(batch, "cross_entropy"), tc.optim_step(adam)
+    return await asyncio.to_thread(fb.result), await asyncio.to_thread(opt.result)
+""",
+    ),
+)
+case(
+    "wait-before-submit",
+    """
+async def train(tc: tinker.TrainingClient, batches, adam):
+    for batch in batches:
+        fb = tc.forward_backward(batch, "cross_entropy")
+        await asyncio.to_thread(fb.result)
+        opt = tc.optim_step(adam)
+        await asyncio.to_thread(opt.result)
+""",
+)

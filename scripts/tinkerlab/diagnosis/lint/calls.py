@@ -53,6 +53,8 @@ class Calls(Functions):
         self.emit("call", node, method=name or "", args=args, receiver=receiver)
         if callee.kind == "function":
             return self.call_function(node, callee, args)
+        if callee.kind == "bound":
+            return self.wait(node, callee.of or NOTHING, "result", args)
         if callee.kind == "completer":
             return self.completion(node, callee.of or NOTHING, args)
         plain = callee.kind == "" and dotted(function) in ("tokenizer", "tok", "self.tokenizer")
@@ -169,6 +171,13 @@ class Calls(Functions):
             return Value("blueprint", data=first.data)
         if last == "apply" and receiver.kind == "blueprint":
             return receiver
+        if name == "map" and first.kind == "function" and len(node.args) == 2:
+            return self.mapped(node, first, args)
+        if first.kind == "bound":
+            # to_thread(f.result), retry(f.result): called there, wherever that is.
+            with self.inside(node):
+                result = self.wait(node, first.of or NOTHING, "gather", {})
+            return Value("coroutine", of=result, data=("wait", Value("future", of=result), {}))
         if name in ENTRYPOINTS and first.kind == "function":
             return self.call_function(node, first, {})
         if last in COMPLETERS:
@@ -227,6 +236,17 @@ class Calls(Functions):
             if holder and holder in self.env and self.env[holder].kind not in ("import", "list"):
                 self.env[holder] = self.env[holder].tainted(origins)
         return Value("called", data=name, origins=origins)
+
+    def mapped(self, node: ast.Call, function: Value, args: dict[int | str, Value]) -> Value:
+        """``map(f, items)``, followed as ``(f(item) for item in items)``."""
+        part = ast.comprehension(ast.Name("item"), node.args[1], [], 0)
+        loop = ast.copy_location(ast.GeneratorExp(node.args[0], [part]), node)
+        item = self.element(args.get(1, NOTHING))
+        with self.inside(loop):
+            self.iteration.append(1)
+            value = self.call_function(node, function, {0: item})
+            self.iteration.pop()
+        return Value("list", of=value, origins=value.origins)
 
     def rewrapped(self, last: str, args: dict[int | str, Value], origins: Any) -> Value:
         positional = [v for k, v in args.items() if isinstance(k, int)]

@@ -29,6 +29,7 @@ class Expressions:
         self.stack: list[ast.AST] = []
         self.iteration: list[int] = []
         self.frames: list[list[Value]] = []
+        self.shared: list[set[str]] = [set()]  # names declared global or nonlocal, per function
         self.steps = 0
 
     def emit(self, what: str, node: ast.AST, **fields: Any) -> Event:
@@ -51,7 +52,7 @@ class Expressions:
         finally:
             self.stack.pop()
 
-    def ev(self, node: ast.expr | None) -> Value:
+    def ev(self, node: ast.AST | None) -> Value:
         if node is None:
             return NOTHING
         evaluate: Callable[[Any], Value] | None = getattr(self, f"of_{type(node).__name__}", None)
@@ -129,6 +130,8 @@ class Expressions:
             self.emit("attribute", node, method=node.attr, value=holder)
         if holder.kind == "coroutine":
             self.emit("misused", node, method=node.attr, value=holder)
+        if holder.kind == "future" and node.attr == "result":
+            return Value("bound", of=holder)  # the method itself, handed to something
         flavour = path_flavour(node.attr, holder)
         if flavour:
             source = holder.data if holder.kind == "called" else None

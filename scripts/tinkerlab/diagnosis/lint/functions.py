@@ -90,6 +90,7 @@ class Functions(Submissions):
         env.update(parameters(function, args, skip_self=bool(bound)))
         self.env = env
         self.frames.append([])
+        self.shared.append(set())
         self.stack.append(function)
         if isinstance(function, ast.Lambda):
             self.frames[-1].append(self.ev(function.body))
@@ -98,6 +99,10 @@ class Functions(Submissions):
         self.stack.pop()
         returned = self.frames.pop()
         self.env = caller
+        for name in self.shared.pop():
+            for holder in (closure, caller):
+                if name in env:
+                    holder[name] = env[name]
         if bound:
             target = caller if own is None else own
             target.update({k: v for k, v in env.items() if k.startswith("self.")})

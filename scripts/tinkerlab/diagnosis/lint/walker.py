@@ -72,6 +72,11 @@ class Walker(Calls):
     def on_ClassDef(self, node: ast.ClassDef) -> None:
         self.env[node.name] = Value("class", data=(node, self.env))
 
+    def on_Global(self, node: ast.Global | ast.Nonlocal) -> None:
+        self.shared[-1].update(node.names)
+
+    on_Nonlocal = on_Global
+
     # Statements that steer.
 
     def on_Expr(self, node: ast.Expr) -> None:

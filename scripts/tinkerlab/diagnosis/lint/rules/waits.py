@@ -159,6 +159,9 @@ def sequential_samples(program: Program) -> Iterator[Hit]:
             if call.iteration != event.iteration or loop in training or serial(loop):
                 continue
             made = place(call.node)
+            own = call.receiver.call
+            if own is not None and loop in own.loops:
+                continue  # each round asks a client of its own
             if made in chained or retried(event, loop) or leaves_early(trace, made, loop):
                 continue
             yield one_at_a_time(program, call, event, loop)
@@ -167,9 +170,13 @@ def sequential_samples(program: Program) -> Iterator[Hit]:
 def serial(loop: ast.AST) -> bool:
     """Loops whose rounds follow one another by their nature: turns, people, queues."""
     if isinstance(loop, ast.While):
+        return "len(" not in ast.unparse(loop.test)  # an index that walks along a list
+    if isinstance(loop, ast.AsyncFor):
         return True
     iterated = loop.iter if isinstance(loop, (ast.For, ast.AsyncFor)) else None
     written = ast.unparse(iterated) if iterated is not None else ""
+    if isinstance(iterated, (ast.Tuple, ast.List)) and len(iterated.elts) <= 8:
+        return True  # a few settings, one after the other
     target = ast.unparse(loop.target) if isinstance(loop, (ast.For, ast.AsyncFor)) else ""
     if any(word in target.lower() for word in ("turn", "hop", "attempt", "retry")):
         return True
