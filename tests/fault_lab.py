@@ -60,6 +60,7 @@ class Lab:
     monkeypatch: pytest.MonkeyPatch
     record: Callable[[str, Any], None]
     outputs: list[subprocess.CompletedProcess[str]] = field(default_factory=list)
+    at_end: list[Callable[[], Any]] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file of the case's own folder."""

@@ -21,8 +21,9 @@ EXIT_FOUND = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
-# Tinker API keys start with "tml-", Hugging Face tokens with "hf_"; a JWT with "eyJ".
-_SECRET = re.compile(r"\b(tml-|hf_|eyJ)[A-Za-z0-9_\-.]{6,}")
+# Tinker API keys start with "tml-", Hugging Face tokens with "hf_"; a JWT with "eyJ". The
+# package tml-renderers is no key.
+_SECRET = re.compile(r"\b(tml-(?!renderers\b)|hf_|eyJ)[A-Za-z0-9_\-.]{6,}")
 
 
 def redact(text: str) -> str:

@@ -11,8 +11,12 @@ from fault_lab import Lab
 
 
 @pytest.fixture
-def lab(tmp_path: Path, start_rehearsal, monkeypatch, record_property) -> Lab:
-    return Lab(tmp_path, start_rehearsal, monkeypatch, record_property)
+def lab(tmp_path: Path, start_rehearsal, monkeypatch, record_property) -> Iterator[Lab]:
+    lab = Lab(tmp_path, start_rehearsal, monkeypatch, record_property)
+    yield lab
+    # What a case started must outlive its function: the script looks at it afterwards.
+    for stop in reversed(lab.at_end):
+        stop()
 
 
 def _rows(terminalreporter: Any) -> Iterator[dict[str, Any]]:

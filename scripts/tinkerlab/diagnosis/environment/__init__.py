@@ -1,0 +1,1 @@
+"""What a machine has: versions, credentials, address, disk. Imports nothing heavy."""

@@ -1,0 +1,1 @@
+"""Is the service there, does it take this key, and can this model be trained now?"""
