@@ -73,6 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         diagnosis = watch(run, args.watch, args.until_step, quiet=args.json)
     else:
         run.read()
+        if run.is_empty:
+            raise InputError(f"{args.run}: nothing is logged yet; follow it with --watch")
+        if run.is_foreign:
+            raise InputError(
+                f"{args.run}: none of its metrics is known"
+                f" ({', '.join(run.metrics.keys[:6]) or 'no numbers at all'}); use the cookbook's"
+                " names, such as step, learning_rate and train_mean_nll"
+            )
         diagnosis = analyze(run)
     if other is not None:
         from tinkerlab.diagnosis.run_analysis.comparing import against

@@ -172,7 +172,9 @@ def test_runs_with_other_loss_weights_are_not_comparable(tmp_path: Path, capsys)
         (b"\x00\x01\x02\xff\n\x00\x00\n", "not a JSON object"),
         (b"step,loss\n0,1.5\n", "not a JSON object"),
         (b"[1, 2]\n", "not a JSON object"),
-        (b'{"step": 0, "tra', "nothing was checked"),
+        (b'{"foo": 1}\n' * 5, "none of its metrics is known"),
+        (b"{}\n" * 5, "no numbers at all"),
+        (b'{"step": 0, "tra', "nothing is logged yet"),
         (b"[" * 100_000 + b"\n", "not a JSON object"),
     ],
 )
@@ -183,6 +185,31 @@ def test_a_bad_metrics_file_is_one_line(tmp_path: Path, content: bytes | None, w
     with pytest.raises(InputError, match=words) as caught:
         analyze_run.main([str(file)])
     assert "\n" not in str(caught.value)
+
+
+def test_odd_values_in_every_file_are_tolerated(tmp_path: Path, capsys) -> None:
+    odd = {
+        "checkpoints.jsonl": '{"name": 3, "batch": "x", "epoch": null}\n[]\n',
+        "attempts.jsonl": '{"first_step": "x"}\n',
+        "config.json": '{"learning_rate": "auto", "lr_schedule": 3, "ttl_seconds": "7d"}',
+        "i/train_rollout_summaries.jsonl": '{"steps": [1, {"ac_len": "x", "logs": 3}]}\n',
+        "e/trajectories.jsonl": '{"turns": 3, "logs": [], "reward": "x"}\n{"turns": [3]}\n',
+        "e/result.json": '{"score": "x", "num_examples": "y"}',
+    }
+    for name, text in odd.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    rows = healthy_rows(12, 40)
+    rows[0] |= {"step": -5}
+    rows[1] |= {"step": 1e300}
+    lines(tmp_path / "metrics.jsonl", rows)
+    said(capsys, tmp_path)
+
+
+def test_nothing_but_nan(tmp_path: Path, capsys) -> None:
+    row = {"train_mean_nll": float("nan"), "learning_rate": float("nan"), "progress": float("nan")}
+    lines(tmp_path / "metrics.jsonl", [{"step": step, **row} for step in range(20)])
+    assert causes(said(capsys, tmp_path)) == ["loss-not-finite"]
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

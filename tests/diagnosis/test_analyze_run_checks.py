@@ -207,6 +207,25 @@ def test_steps_logged_again_with_a_higher_loss_are_told_as_duplicates() -> None:
     assert found["steps-duplicated"].where == "steps 15-19"
 
 
+def test_a_run_begun_again_in_its_folder_is_no_resume() -> None:
+    slower = [
+        row | {"train_mean_nll": row["train_mean_nll"] + 0.02 * row["step"]} for row in sft(40)
+    ]
+    found = findings([*sft(12, total=40), *slower])
+    assert set(found) == {"steps-duplicated"}
+    assert "began again" in found["steps-duplicated"].what
+
+
+def test_checkpoints_of_a_later_epoch_count_from_the_start(tmp_path: Path) -> None:
+    rows = [row | {"epoch": row["step"] // 10} for row in sft(25, total=40)]
+    records = [{"name": f"{s:06d}", "batch": s % 10, "epoch": s // 10} for s in (5, 10, 15, 20)]
+    path = folder(tmp_path, rows, config={"save_every": 5}, checkpoints=records)
+    assert of_folder(path) == {}
+    assert set(of_folder(folder(tmp_path, rows, checkpoints=records[:1]))) == {
+        "checkpoints-missing"
+    }
+
+
 def test_rl_resumed_from_its_checkpoint_repeats_rows_without_fault(tmp_path: Path) -> None:
     rows = rl(12, lambda _: {})
     again = [row | {"env/all/reward/total": 0.5} for row in rl(20, lambda _: {})[8:]]

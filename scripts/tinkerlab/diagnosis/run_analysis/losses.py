@@ -56,8 +56,8 @@ def not_finite(run: Run) -> Iterator[Finding]:
             shown = ", ".join(f"{value:.4g}" for value in before_values[-6:])
             evidence.append(f"{key} before: {shown}")
     rate = run.learning_rate
-    if rate is not None:
-        evidence.append(f"learning rate: {np.nanmax(rate.values):.3g} at its highest")
+    if rate is not None and len(rate.finite()):
+        evidence.append(f"learning rate: {rate.finite().values.max():.3g} at its highest")
     yield Finding(
         cause="loss-not-finite",
         what=f"{key} is not a finite number from step {first[key]} on",
@@ -99,7 +99,7 @@ def _diverged(run: Run, loss: Curve) -> Finding:
         f" at the end (last values {shown})"
     ]
     rate = run.learning_rate
-    if rate is not None:
+    if rate is not None and len(rate.finite()):
         evidence.append(f"learning rate: {rate.finite().values.max():.3g} at its highest")
     return Finding(
         cause="loss-diverged",

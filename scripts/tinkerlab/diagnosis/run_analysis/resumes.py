@@ -64,6 +64,9 @@ def restart(run: Run, before: Attempt, after: Attempt) -> Iterator[Finding]:
     shown = [f"step {s}: loss {a:.4g}, then {b:.4g}" for s, (a, b) in list(pairs.items())[:4]]
     if record is not None:
         shown.append(f"checkpoint {record.get('name')}: batch {record.get('batch')}")
+    if after.first == before.first:
+        yield _begun_again(before, where, shown)
+        return
     yield from _rate_changed(run, before, after)
     if change is not None and change > thresholds.RESUME_JUMP and _back_at_start(run, first):
         yield _weights_lost(after.first, shown)
@@ -113,6 +116,18 @@ def restart(run: Run, before: Attempt, after: Attempt) -> Iterator[Finding]:
             " step in plots",
             severity="warning",
         )
+
+
+def _begun_again(before: Attempt, where: str, shown: list[str]) -> Finding:
+    return Finding(
+        cause="steps-duplicated",
+        what=f"{where} logged twice: the run began again in the same folder",
+        where=where,
+        evidence=(f"{len(before.rows)} rows up to step {before.last} came before", *shown),
+        fix="give each run a log_path of its own; here, use the later row of each step, and of"
+        " checkpoints.jsonl only the records of the later run",
+        severity="warning",
+    )
 
 
 def _repeated_losses(run: Run, before: Attempt, after: Attempt) -> dict[int, tuple[float, float]]:

@@ -169,12 +169,13 @@ class EvaluationTotals:
         self.count += 1
         logs = row["logs"] if isinstance(row.get("logs"), dict) else {}
         metrics = row["metrics"] if isinstance(row.get("metrics"), dict) else {}
+        turns = row["turns"] if isinstance(row.get("turns"), list) else []
         if row.get("error"):
             self.errors += 1
             return
         replies = [
             turn["content"]
-            for turn in row.get("turns") or ()
+            for turn in turns
             if isinstance(turn, dict)
             and turn.get("role") == "assistant"
             and isinstance(turn.get("content"), str)
@@ -182,7 +183,7 @@ class EvaluationTotals:
         texts = replies or [
             logs[key] for key in ("output", "response", "completion") if key in logs
         ]
-        self._count_markup([text for text in texts if isinstance(text, str)], logs, metrics, row)
+        self._count_markup([text for text in texts if isinstance(text, str)], logs, metrics, turns)
         if logs.get("stop_reason") == "length" or metrics.get("stop/max_tokens"):
             self.cut += 1
         reward = row.get("reward", metrics.get("correct"))
@@ -210,7 +211,7 @@ class EvaluationTotals:
         texts: list[str],
         logs: Mapping[str, Any],
         metrics: Mapping[str, Any],
-        row: Mapping[str, Any],
+        turns: list[Any],
     ) -> None:
         marked = next((text for text in texts if has_tool_markup(text)), None)
         if marked is None:
@@ -218,8 +219,7 @@ class EvaluationTotals:
         self.with_markup += 1
         self.markup_example = self.markup_example or _excerpt(marked)
         later = any(
-            isinstance(turn, dict) and turn.get("role") in ("environment", "tool")
-            for turn in row.get("turns") or ()
+            isinstance(turn, dict) and turn.get("role") in ("environment", "tool") for turn in turns
         )
         called = any(key.startswith(_PARSED_LOGS) for key in logs)
         self.parsed += bool(later or called or any(metrics.get(key) for key in _PARSED_METRICS))

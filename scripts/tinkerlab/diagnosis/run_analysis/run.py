@@ -74,6 +74,19 @@ class Run:
         )
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is not one whole row of anything."""
+        return not (self.metrics.rows or self.rollouts.count or self.evaluations)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether there are metrics and none of them is known, so that no check could speak."""
+        if self.rollouts.count or self.evaluations:
+            return False
+        known = {*names.TRAINING, *names.FINITE, *names.PROGRESS, *names.STEP_TIME}
+        return not any(key in known or names.is_score(key) for key in self.metrics.keys)
+
+    @property
     def is_distillation(self) -> bool:
         return any(key.startswith(names.DISTILLATION) for key in self.metrics.keys)
 

@@ -94,6 +94,8 @@ def absent(run: Run, last: int) -> Iterator[Finding]:
         for row in run.checkpoints
         if (position := checkpoint_step(run, row, per_epoch)) is not None
     ]
+    if len(positions) < len(run.checkpoints):
+        return  # labels that cannot be read say nothing about what is missing
     ended = is_complete(run) and final_record(run) is None and run.holder is None
     if ended and max(positions, default=0) <= last:  # another loop's last save has another name
         yield Finding(

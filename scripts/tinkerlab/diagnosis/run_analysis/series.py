@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _NOT_FINITE = {"nan", "inf", "-inf", "infinity", "-infinity"}
+_LARGEST_STEP = 2**53  # beyond it a float no longer counts
 _FINITE = frozenset(names.FINITE)
 
 
@@ -111,7 +112,7 @@ class Metrics:
         result = np.arange(self.rows, dtype=np.float64)
         for key in reversed(names.STEP):  # the preferred names last, over the others
             index, values = self.sparse(key)
-            good = np.isfinite(values)
+            good = (values >= 0) & (values < _LARGEST_STEP)
             result[index[good]] = values[good]
         return result.astype(np.int64)
 
