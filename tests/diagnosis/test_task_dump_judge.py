@@ -21,7 +21,11 @@ WAITS = [
     ["/home/me/train.py", 9, "main"],
 ]
 COMPUTES = [["/home/me/train.py", 12, "collate"], ["/home/me/train.py", 9, "main"]]
-SELECTS = [[PYTHON + "selectors.py", 468, "EpollSelector.select"]]
+LOOP = [
+    [PYTHON + "asyncio/base_events.py", 1884, "BaseEventLoop._run_once"],
+    [PYTHON + "asyncio/base_events.py", 607, "BaseEventLoop.run_forever"],
+]
+SELECTS = [[PYTHON + "selectors.py", 468, "EpollSelector.select"], *LOOP]
 SERIALIZES = [
     ["/x/site-packages/tinker/proto/request_conv.py", 40, "_tensor_data_to_proto"],
     [PYTHON + "asyncio/events.py", 80, "Handle._run"],
@@ -283,6 +287,24 @@ def test_a_thread_that_sleeps_does_not_hold_the_gil(tmp_path):
 def test_an_event_loop_written_in_c_is_seen_by_asyncio_run():
     stack = Stack((Frame(PYTHON + "asyncio/runners.py", 118, "Runner.run"),))
     assert stack.loop_idle and stack.runs_loop
+
+
+def test_a_callback_that_selects_for_itself_is_no_idle_loop(made):
+    """subprocess.run(capture_output=True) in a coroutine ends in select, too."""
+    grades = [
+        SELECTS[0],
+        [PYTHON + "subprocess.py", 2115, "Popen._communicate"],
+        ["/home/me/train.py", 4, "grade"],
+        [PYTHON + "asyncio/events.py", 80, "Handle._run"],
+        *LOOP,
+    ]
+    for number in range(3):
+        step(made, number, 2 * number, 2 * number + 1)
+        made.sample(2 * number, 2 * number + 1, main=SELECTS)
+        made.sample(2 * number + 1, 2 * number + 2, main=grades)
+    document = made.judged()
+    assert causes(document) == ["event-loop-blocked"]
+    assert document["findings"][0]["where"].endswith("train.py:4 in grade")
 
 
 def test_no_work_means_no_span(made):

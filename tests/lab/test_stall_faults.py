@@ -379,6 +379,21 @@ asyncio.run(main())
     )
 
 
+@healthy("task_dump.py", produced="ten turns of one conversation, which must wait for each other")
+def test_turns_of_one_conversation(lab, rehearsal) -> Look:
+    return watch(
+        lab,
+        rehearsal,
+        """
+sampler = tc.save_weights_and_get_sampling_client().result()
+ids = [72, 101]
+for _ in range(10):
+    reply = sampler.sample(tinker.ModelInput.from_ints(ids), 1, SHORT).result()
+    ids = ids + list(reply.sequences[0].tokens) + [7]
+""",
+    )
+
+
 @healthy("task_dump.py", produced="two steps and the end")
 def test_short_run(lab, rehearsal) -> Look:
     return watch(lab, rehearsal, STEPS.replace("3", "2"))

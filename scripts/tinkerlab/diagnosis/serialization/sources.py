@@ -127,15 +127,16 @@ def from_function(where: str) -> Source:
         raise InputError(f"--builder {where}: importing it fails: {_said(error)}") from None
     finally:
         sys.path.remove(str(path.resolve().parent))
-    function: Any = getattr(module, name, None)
+    function = getattr(module, name, None)
     if not callable(function):
         raise InputError(f"--builder {where}: {path.name} has no function {name}")
+    make: Any = function
 
     def build() -> list[Any]:
         import tinker
 
         try:
-            datums = list(function())
+            datums = list(make())
         except Exception as error:
             raise InputError(f"--builder {where}: {name}() fails: {_said(error)}") from None
         if not datums or not all(isinstance(datum, tinker.Datum) for datum in datums):

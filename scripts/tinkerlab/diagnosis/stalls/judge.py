@@ -91,7 +91,7 @@ def _where(spent: Spent) -> str:
 def _evidence(spent: Spent, timeline: Timeline) -> Iterator[str]:
     share = f", {spent.seconds / timeline.seconds:.0%} of it" if timeline.seconds else ""
     run = f"the {timeline.seconds:.1f} s between first and last request"
-    if not timeline.seconds or spent in timeline.whole.values():
+    if not timeline.seconds or any(spent is other for other in timeline.whole.values()):
         run, share = "the whole run", ""
     longest = f"; {spent.stretches} times, the longest {spent.longest:.1f} s"
     yield f"{spent.seconds:.1f} s of {run}{share}{longest if spent.stretches else ''}"

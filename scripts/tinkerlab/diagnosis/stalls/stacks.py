@@ -15,6 +15,7 @@ from pathlib import Path
 # A line that gives the GIL back while it waits, as far as its source says.
 _WAITING_LINE = re.compile(r"\b(sleep|wait|join|select|poll|recv|accept|get|acquire|result)\s*\(")
 _WATCHDOG = "tinkerlab_watch"
+_STDLIB = r"/(lib/python3\.\d+|Python3\d+/Lib)/"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def _library(file: str) -> str:
         return "stdlib"  # frozen modules
     if re.search(r"/(site|dist)-packages/", path):
         return "sdk" if re.search(r"-packages/tinker/", path) else "library"
-    if _WATCHDOG in path or re.search(r"/lib/python3\.\d+/", path):
+    if _WATCHDOG in path or re.search(_STDLIB, path):
         return "stdlib"
     return "own"
 
@@ -51,7 +52,7 @@ def _short(file: str) -> str:
     if found:
         return inside
     if _library(file) == "stdlib":
-        return re.sub(r".*/lib/python3\.\d+/", "", file)
+        return re.sub(rf".*{_STDLIB}", "", file.replace("\\", "/"))
     relative = os.path.relpath(file)
     return file if relative.startswith("..") else relative
 
@@ -79,9 +80,13 @@ class Stack:
 
     @property
     def loop_idle(self) -> bool:
-        """The loop waits for events: none of its callbacks is running."""
+        """The loop waits for events: none of its callbacks is running.
+
+        A callback that selects for itself, as ``subprocess`` does, has other callers.
+        """
+        selects = self._at(0, "selectors.py", "select")
         return (
-            self._at(0, "selectors.py", "select")
+            (selects and self._at(1, "base_events.py", "_run_once"))
             or self._at(0, "asyncio/runners.py", "run")
             or self._at(0, "base_events.py", "run_forever")
             or self._at(0, "base_events.py", "_run_once")

@@ -76,6 +76,8 @@ def _one_by_one(trace: Trace) -> Finding | None:
             continue  # steps are told by _steps
         if len(sent) < LEAST_REQUESTS or most_in_flight(sent, trace.end) > 1:
             continue
+        if sum(request.extends for request in sent) >= len(sent) / 2:
+            continue  # turns of one conversation, which have to wait for each other
         gaps = [b.start - a.end for a, b in itertools.pairwise(sent) if a.end is not None]
         if not gaps or statistics.median(gaps) > PROMPT_GAP:
             continue
@@ -88,8 +90,7 @@ def _one_by_one(trace: Trace) -> Finding | None:
                 f"{statistics.median(gaps):.2f} s after the answer",
             ),
             fix="submit all, then wait: futures = [client.sample(...) for prompt in prompts], then "
-            "their results, or asyncio.gather. Turns of one conversation have to wait for each "
-            "other; several conversations do not",
+            "their results, or asyncio.gather",
             then=CHECK,
         )
     return None

@@ -35,13 +35,18 @@ class Sample:
 
 @dataclass
 class Request:
-    """One public call of the SDK, from its submission to its result."""
+    """One public call of the SDK, from its submission to its result.
+
+    Attributes:
+        extends: a sample whose prompt begins with the whole prompt before it.
+    """
 
     method: str
     at: Frame | None
     start: float
     end: float | None = None
     error: str | None = None
+    extends: bool = False
 
     @property
     def name(self) -> str:
@@ -246,6 +251,7 @@ class _Reader:
     def on_submit(self, record: dict[str, Any]) -> None:
         at = Frame(*record["at"]) if record["at"] else None
         request = self._open[record["id"]] = Request(record["method"], at, record["t"])
+        request.extends = record.get("extends", False)
         self.trace.requests.append(request)
 
     def on_done(self, record: dict[str, Any]) -> None:

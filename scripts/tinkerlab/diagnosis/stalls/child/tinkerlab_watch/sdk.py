@@ -32,6 +32,7 @@ class Requests:
         self._recorder = recorder
         self._count = 0
         self._ids: set[int] = set()
+        self._prompt: list[int] = []
         self.package = ""
 
     @property
@@ -45,15 +46,23 @@ class Requests:
     def submitted(self, future: Any) -> None:
         """A call reached the SDK's loop; ``future`` is what its caller will wait for."""
         _, thread = sdk_thread()
-        method, caller = _caller(sys._getframe(2), self.package, getattr(thread, "ident", None))
-        if method is None:
+        public, caller = _caller(sys._getframe(2), self.package, getattr(thread, "ident", None))
+        if public is None:
             return
+        method = getattr(public.f_code, "co_qualname", public.f_code.co_name).split(".<locals>")[0]
         self._count += 1
         number = self._count
         self._ids.add(number)
         at = [caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name] if caller else None
-        self._recorder.put("submit", id=number, method=method, at=at)
+        extends = self._extends(public.f_locals.get("prompt")) if "Sampling" in method else False
+        self._recorder.put("submit", id=number, method=method, at=at, extends=extends)
         future.add_done_callback(lambda done: self._done(number, done))
+
+    def _extends(self, prompt: Any) -> bool:
+        """Whether a prompt goes on where the last one ended: the next turn of a conversation."""
+        ids = prompt.to_ints() if hasattr(prompt, "to_ints") else []
+        before, self._prompt = self._prompt, ids
+        return 0 < len(before) < len(ids) and ids[: len(before)] == before
 
     def _done(self, number: int, future: Any) -> None:
         self._ids.discard(number)
@@ -111,23 +120,22 @@ class Requests:
         return on_queue_state_change
 
 
-def _caller(frame: Any, package: str, sdk_thread: int | None) -> tuple[str | None, Any]:
-    """The public method that is being called, and the frame outside of the SDK that calls it.
+def _caller(frame: Any, package: str, sdk_thread: int | None) -> tuple[Any, Any]:
+    """The frame of the public method that is called, and the one outside of the SDK that calls it.
 
     (None, None) for the SDK's own business: heartbeats, polling, closing a client.
     """
-    method = None
+    public = None
     while frame is not None:
         filename = frame.f_code.co_filename
         if filename.startswith(package):
             if PUBLIC in filename.replace("\\", "/"):
-                name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
-                method = name.split(".<locals>")[0]
+                public = frame
         elif not _stdlib(filename):
-            return (method, frame) if method else (None, None)
+            return (public, frame) if public else (None, None)
         frame = frame.f_back
     # No caller: a thread pool's call, or the SDK's own task on its own loop.
-    return (None if threading.get_ident() == sdk_thread else method), None
+    return (None if threading.get_ident() == sdk_thread else public), None
 
 
 def _stdlib(filename: str) -> bool:
