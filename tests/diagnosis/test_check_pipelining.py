@@ -146,6 +146,7 @@ def test_a_folder_is_searched_and_the_environment_in_it_left_out(tmp_path):
         (b"def train(:\n    pass\n", "train.py:1"),
         (b"x = 1\nfor batch in", "train.py:2"),
         (b"(" * 3000, "does not parse"),
+        (b"x = " + b"1 + " * 700 + b"1\n", "deep"),
     ],
 )
 def test_what_is_no_script_is_one_line(tmp_path, content, said):
@@ -155,6 +156,13 @@ def test_what_is_no_script_is_one_line(tmp_path, content, said):
         check_pipelining.main([str(path)])
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_file_of_another_kind_is_one_line(tmp_path):
+    # JSON lines parse as Python, and would be found healthy.
+    path = script(tmp_path, '{"messages": []}\n', "data.jsonl")
+    with pytest.raises(InputError, match="neither a Python script"):
+        check_pipelining.main([str(path)])
 
 
 @pytest.mark.parametrize("name", ["missing.py", "empty_folder"])

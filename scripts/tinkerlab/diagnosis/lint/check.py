@@ -20,6 +20,7 @@ from tinkerlab.diagnosis.lint.rules import (
 )
 from tinkerlab.diagnosis.lint.rules.base import Hit, Rule, line
 from tinkerlab.diagnosis.lint.sources import Source, read_sources
+from tinkerlab.errors import InputError
 
 # In the order in which findings of one file matter to its author.
 RULES: tuple[Rule, ...] = (
@@ -67,11 +68,15 @@ def check(paths: Iterable[Path]) -> Diagnosis:
     )
     spared: Counter[str] = Counter()
     for source in read_sources(paths):
-        program = follow(source.path, source.tree, source.lines)
+        try:
+            program = follow(source.path, source.tree, source.lines)
+            found = hits(program)
+        except RecursionError as error:
+            raise InputError(f"{source.path}: expressions nested too deeply to follow") from error
         diagnosis.checked["files"] += 1
         diagnosis.checked["functions"] += functions(program)
         diagnosis.checked["calls_of_the_SDK"] += calls(program)
-        for hit in hits(program):
+        for hit in found:
             last = getattr(hit.node, "end_lineno", None) or line(hit.node)
             last = min(last, line(hit.node) + 30)
             if source.silences(hit.cause, line(hit.node), last):

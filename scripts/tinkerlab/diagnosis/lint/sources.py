@@ -16,6 +16,7 @@ from tinkerlab.errors import InputError
 
 SKIPPED = {".venv", "venv", "node_modules", "__pycache__", ".git", "build", "dist", ".tox"}
 IGNORE = re.compile(r"#\s*tinker:\s*ignore(?:\[([\w\s,-]*)\])?")
+SUFFIXES = {".py", ".pyw", ".ipynb", ""}
 MAX_BYTES = 5_000_000  # no script is larger; a data file named .py would take minutes
 
 
@@ -71,6 +72,8 @@ def files(path: Path) -> Iterator[Path]:
     if not path.exists():
         raise InputError(f"no such file: {path}")
     if not path.is_dir():
+        if path.suffix not in SUFFIXES:  # JSON, for one, would parse as Python
+            raise InputError(f"{path}: neither a Python script (.py) nor a notebook (.ipynb)")
         yield path
         return
     found = [
