@@ -109,8 +109,17 @@ if __name__ == "__main__":
 
 
 def test_json_keeps_stdout_to_itself(tmp_path, script):
+    trace = ["--trace", str(tmp_path / "trace")]
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "run", "--json", "--", str(script("print('chatter')"))],
+        [
+            sys.executable,
+            str(SCRIPT),
+            "run",
+            "--json",
+            *trace,
+            "--",
+            str(script("print('chatter')")),
+        ],
         capture_output=True,
         text=True,
     )
