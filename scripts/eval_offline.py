@@ -169,7 +169,9 @@ def make_sampling(args: argparse.Namespace, run: Any, seed: int) -> Any:
 
 def describe(plan: Plan, summary: dict[str, Any]) -> Iterator[str]:
     """The result for people, the score first."""
-    samples = "" if plan.sampling.samples == 1 else f" of {plan.sampling.samples} samples each"
+    samples = (
+        "" if plan.sampling.samples == 1 else f", mean of {plan.sampling.samples} samples each"
+    )
     if len(plan.models) == 2:
         yield f"score {summary['baseline_score']:.4f} -> {summary['trained_score']:.4f}{samples}"
         yield summary["scores"]["verdict"]

@@ -2,9 +2,11 @@
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tinkerlab.errors import InputError
 from tinkerlab.evaluation import attempts
 from tinkerlab.evaluation.attempts import AttemptLog, Sampling
 from tinkerlab.grading import Grade
@@ -102,7 +104,7 @@ def test_after_a_failure_nothing_new_is_asked_and_the_rest_is_kept(tmp_path):
     with pytest.raises(ConnectionError, match="gone"):
         go({"a": client}, log)
     log.close()
-    assert client.asked <= 10 + 8
+    assert client.asked < 40
     second = Client()
     assert len(go({"a": second}, AttemptLog(path))["a"]) == 40
     assert second.asked == 40 - (client.asked - 1)
@@ -145,3 +147,42 @@ def test_a_system_prompt_goes_before_prompts_without_one():
     user = {"role": "user", "content": "u"}
     attempts.make_items([Task([user]), Task([system, user])], Spy(), Sampling(), "be brief")
     assert seen == [["system", "user"], ["system", "user"]]
+
+
+def test_a_judge_is_asked_about_every_reply_and_believed(tmp_path):
+    """The judging model here says yes where the reply in its prompt is long."""
+    from tinkerlab.evaluation.judge import Judge
+    from tinkerlab.grading import Attempt
+
+    class Future:
+        def __init__(self, text):
+            sequence = SimpleNamespace(tokens=list(map(ord, text)))
+            self.response = SimpleNamespace(sequences=[sequence])
+
+        def result(self):
+            return self.response
+
+    class Judging:
+        asked = 0
+
+        def sample(self, prompt, num_samples, sampling_params):
+            self.asked += 1
+            reply = "".join(map(chr, prompt.to_ints())).split("|")[1]
+            return Future(f"Seen.\nVERDICT: {'yes' if len(reply) > 3 else 'no'}")
+
+    client: Any = Judging()
+    judge = Judge("judge", client, Renderer(), None, "{question}|{completion}|{answer}")
+    prompt = [{"role": "user", "content": "q"}]
+    grades = judge.grade(
+        [Attempt(text, prompt, "a") for text in ("long one", "no", "VERDICT: yes")]
+    )
+    assert [grade.correct for grade in grades] == [True, False, True]
+    assert client.asked == 3
+    assert judge.needs_answer
+
+
+def test_a_log_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "log"
+    path.write_text('{"model": "m", "item": "i", "replies": [{"words": 3}]}\n')
+    with pytest.raises(InputError, match="record 1: not one of an evaluation"):
+        AttemptLog(path)

@@ -1,8 +1,8 @@
 """Unit tests as a grader, and code that does not want to be tested."""
 
 import os
-import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,8 +103,14 @@ def test_noise_and_stray_processes_do_not_matter(code_tests):
     )
     assert grade(code_tests, stray).correct is True
     time.sleep(0.2)
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "sleep 311" not in listed
+    assert b"sleep\x00311" not in b"".join(map(command_line, Path("/proc").glob("[0-9]*")))
+
+
+def command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_keys_are_out_of_reach(monkeypatch):

@@ -285,3 +285,16 @@ def test_rows_without_what_the_function_takes_are_named(grader):
 def test_a_memory_limit_that_an_import_breaks_is_named(grader):
     with pytest.raises(InputError, match="raise the grader's memory limit"):
         grader("x = bytearray(10**9)\ndef score(completion): return 1", memory_mb=512)
+
+
+def test_after_running_out_of_memory_the_next_attempts_get_a_fresh_process(grader):
+    made = grader(
+        "kept = []\n"
+        "def score(completion):\n"
+        "    kept.append(bytearray(int(completion)))\n"
+        "    return len(kept)",
+        memory_mb=600,
+    )
+    grades = made.grade(attempts("100000000", "100000000", "900000000", "100000000"))
+    assert [grade.score for grade in grades] == [1.0, 2.0, 0.0, 1.0]
+    assert "out of memory" in str(grades[2].error)

@@ -7,4 +7,10 @@ checking    every rule that a ``results/`` folder must obey
 items       which items are held out, rendered as the trainer rendered them
 nll         scores items concurrently, resumes where it was interrupted
 examples    greedy answers of both models to the first few items
+offline     an application's own evaluation: tasks, graders, one model or two
+attempts    samples replies and grades them side by side, resumes where it was interrupted
+offline_records  its records and figures; passk, slices: pass@k, scores by a field's values
+offline_run what it takes from a run's folder
+judge       a model as the grader
+clients     sampling clients of the models that are compared
 """

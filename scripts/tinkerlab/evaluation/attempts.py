@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinkerlab.errors import InputError
 from tinkerlab.evaluation import hashing
 from tinkerlab.grading.types import Attempt, Grade, Grader
 from tinkerlab.runs import jsonl
@@ -92,20 +93,33 @@ class Graded:
 
 
 class AttemptLog:
-    """Replies and grades already made, by (model, item) and (model, item, grader)."""
+    """Replies and grades already made, by (model, item) and (model, item, grader).
+
+    Raises:
+        InputError: the file holds something else.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._replies: dict[tuple[str, str], list[Reply]] = {}
         self._grades: dict[tuple[str, str, str], list[Grade]] = {}
         jsonl.repair_tail(path)
-        for row in jsonl.read(path):
-            key = (row["model"], row["item"])
-            if "replies" in row:
-                self._replies[key] = [Reply(**reply) for reply in row["replies"]]
-            else:
-                self._grades[*key, row["grader"]] = [Grade(**grade) for grade in row["grades"]]
+        for number, row in enumerate(jsonl.read(path), start=1):
+            try:
+                self._take(row)
+            except (KeyError, TypeError) as error:
+                raise InputError(
+                    f"{path} record {number}: not one of an evaluation ({error}); choose another"
+                    " --output, or remove that file to sample again"
+                ) from None
         self._file = path.open("ab")
+
+    def _take(self, row: dict[str, Any]) -> None:
+        key = (row["model"], row["item"])
+        if "replies" in row:
+            self._replies[key] = [Reply(**reply) for reply in row["replies"]]
+        else:
+            self._grades[*key, row["grader"]] = [Grade(**grade) for grade in row["grades"]]
 
     def replies(self, model: str, item: Item) -> list[Reply] | None:
         return self._replies.get((model, item.key))

@@ -90,9 +90,13 @@ class IsolatedGrader:
         worker = self._worker = self._worker or Worker(self._setup)
         try:
             worker.submit([_as_json(attempt) for attempt in attempts])
-            for attempt in attempts:
-                grades.append(self._read(worker.next_reply(self._timeout), attempt))
-            return
+            for _ in attempts:
+                reply = worker.next_reply(self._timeout)
+                grades.append(self._read(reply))
+                if reply.get("restart"):
+                    break
+            else:
+                return
         except TimedOut:
             grades.append(self._failed(f"no result within {self._timeout:g} s"))
         except Crashed as error:
@@ -109,7 +113,7 @@ class IsolatedGrader:
             self._worker.close()
             self._worker = None
 
-    def _read(self, reply: dict[str, Any], attempt: Attempt) -> Grade:
+    def _read(self, reply: dict[str, Any]) -> Grade:
         error = reply.get("error")
         if error is not None:
             return self._failed(str(error))

@@ -62,7 +62,9 @@ def _graded(score: Callable[[dict], Any], attempt: dict[str, Any]) -> dict[str, 
     try:
         return score(attempt)
     except MemoryError:
-        return {"error": "ran out of memory (raise the memory limit, or allocate less)"}
+        # What it holds by now would fail the next attempts, too: they get a fresh process.
+        reason = "ran out of memory (raise the memory limit, or allocate less)"
+        return {"error": reason, "restart": True}
     except BaseException as error:  # a scorer may exit or interrupt; the worker goes on
         text = " ".join(str(error).split())[:300]
         return {"error": f"raised {type(error).__name__}{f': {text}' if text else ''}"}
