@@ -80,7 +80,8 @@ def _compare(
     parts = [outcome for outcome in found.outcomes if outcome.module]
     for module, tensor in plan.by_value.items():
         diagnosis.notes.append(f"{module}: by its values, not its name, found in {tensor}")
-    worst = max((out.worst for out in parts if out.cause == "right"), default=0.0)
+    known = [out.worst for out in parts if out.cause == "right" and out.worst == out.worst]
+    worst = max(known, default=0.0)
     diagnosis.healthy = (
         f"the merged model is the base plus the adapter: {len(parts)} changes in "
         f"{found.tensors - found.untouched} tensors are right to rounding"

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 
 from tinkerlab.diagnosis.merges import outcomes as o
 from tinkerlab.diagnosis.merges.factors import Factor, fit_factors, known, snap
-from tinkerlab.diagnosis.merges.guesses import Guess, guesses, leaf
+from tinkerlab.diagnosis.merges.guesses import (
+    LAYERS,
+    PERMUTED,
+    PROJECTIONS,
+    Guess,
+    guesses,
+    leaf,
+)
+from tinkerlab.diagnosis.merges.habits import Habits, Mistake, Rebuild
 from tinkerlab.diagnosis.merges.layouts import Part, Plan
 from tinkerlab.diagnosis.merges.matrices import Comparer, Fit, Matrix
 from tinkerlab.diagnosis.merges.outcomes import Outcome
@@ -21,6 +29,7 @@ SEARCHES = 12  # searches that may fail before matrices of that projection are l
 # Share of the change that a wrong layout must explain. Rounding leaves more than this of a change
 # that shows at all, while an unrelated one explains next to nothing.
 CONVINCING = 0.7
+SEARCHED = {PERMUTED, LAYERS, PROJECTIONS}
 FAR = 0.25  # the change's energy against the base's, beyond which the base itself was moved
 _SAMPLE = 32  # rows
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -33,6 +42,7 @@ class Detective:
         self.comparer, self.plan = comparer, plan
         self.rearranged = Rearranged(comparer, plan, interleaved)
         self.rslora = bool(comparer.adapter.config.get("use_rslora"))
+        self.habits = Habits(comparer)
         self._last: dict[str, str] = {}
         self._failed: Counter[str] = Counter()
 
@@ -40,6 +50,10 @@ class Detective:
         """Decide a matrix to which the adapter adds ``parts``: an outcome for each of them."""
         if self.comparer.exactly(matrix, parts):
             yield from (self._outcome(matrix, part, o.RIGHT) for part in parts)
+            return
+        usual = self.habits.recognise(matrix, parts)
+        if usual is not None:
+            yield from self._usual(matrix, parts, usual)
             return
         right = self.comparer.fit(matrix, [(part, 1.0) for part in parts])
         if not right.finite:
@@ -103,6 +117,7 @@ class Detective:
         weighted = list(zip(parts, weights, strict=True))
         fit = self._with(matrix, weighted)
         if fit is not None:
+            self.habits.remember(parts, Mistake(None, tuple(weights)))
             for part, weight in weighted:
                 yield self._scaled(matrix, part, weight, right, fit)
             return
@@ -110,6 +125,8 @@ class Detective:
         found = self._guess(matrix, parts, unsure or parts, weighted)
         if found is not None:
             guess, fit, factor = found
+            if len(unsure) in (0, len(parts)):
+                self.habits.remember(parts, Mistake(guess, (factor,)), self._again(guess, factor))
             for part in parts:
                 if part in unsure or not unsure:
                     yield self._outcome(
@@ -126,6 +143,29 @@ class Detective:
                 yield self._outcome(
                     matrix, part, o.UNEXPLAINED, right, says, explained=factor.explains
                 )
+
+    def _again(self, guess: Guess, factor: float) -> Rebuild | None:
+        """How to make the same guess for another matrix; None for those of the search."""
+        says = guess.says
+        if guess.cause in SEARCHED or " in the place of " in says:
+            return None
+
+        def again(matrix: Matrix, parts: list[Part]) -> Mistake | None:
+            for other in guesses(self.comparer.adapter, matrix, parts):
+                if (other.cause, other.says) == (guess.cause, says):
+                    return Mistake(other, (factor,))
+            return None
+
+        return again
+
+    def _usual(self, matrix: Matrix, parts: list[Part], mistake: Mistake) -> Iterator[Outcome]:
+        nothing = Fit(worst=float("nan"))
+        for number, part in enumerate(parts):
+            if mistake.guess is None:
+                yield self._scaled(matrix, part, mistake.weights[number], nothing, nothing)
+            else:
+                guess, factor = mistake.guess, mistake.weights[0]
+                yield self._outcome(matrix, part, guess.cause, nothing, guess.says, factor=factor)
 
     def _scaled(self, matrix: Matrix, part: Part, weight: float, right: Fit, fit: Fit) -> Outcome:
         if weight == 1:

@@ -209,6 +209,14 @@ class Comparer:
             self._add(fit, matrix, parts, base, merged, lo, hi)
         return fit
 
+    def sample(self, matrix: Matrix, parts: Weighted, rows: int) -> Fit:
+        """Compare some rows only, from the first third on."""
+        lo = max(0, min(matrix.shape[0] // 3, matrix.shape[0] - rows))
+        hi = min(matrix.shape[0], lo + rows)
+        fit = Fit(over=-1.0, over_loose=-1.0)
+        self._add(fit, matrix, parts, *self.reader.pair(matrix, lo, hi), lo, hi)
+        return fit
+
     def _add(
         self,
         fit: Fit,
