@@ -119,7 +119,7 @@ def test_seeds_and_tasks_depend_on_the_step_alone() -> None:
     ]
     seeds = [seed for step in range(200) for seed in group_seeds(settings, step)]
     assert len(set(seeds)) == 600
-    assert all(0 <= seed < 2**48 for seed in seeds)
+    assert all(seed is not None and 0 <= seed < 2**48 for seed in seeds)
     assert sample_seed(0, "train", 1, 11) != sample_seed(0, "train", 11, 1)
 
 

@@ -10,7 +10,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinkerlab import service
 from tinkerlab.cli import EXIT_OK, say
@@ -24,56 +24,12 @@ from tinkerlab.training.config import to_dict
 from tinkerlab.training.interrupts import Interrupts
 from tinkerlab.training.loop import Diverged, Listener, Objective, Rhythm, TrainingLoop
 from tinkerlab.training.progress import PlainProgress, Shown, make_progress
-from tinkerlab.training.schedule import ScheduleName, learning_rate_at, recommended_learning_rate
+from tinkerlab.training.run_config import RunConfig
+from tinkerlab.training.schedule import learning_rate_at, recommended_learning_rate
 from tinkerlab.training.tracking import WandbTracker
 
 if TYPE_CHECKING:
     import tinker
-
-
-class RunConfig(Protocol):
-    """The settings that every kind of training has."""
-
-    @property
-    def base_model(self) -> str: ...
-    @property
-    def run_name(self) -> str: ...
-    @property
-    def folder(self) -> Path: ...
-    @property
-    def lora_rank(self) -> int: ...
-    @property
-    def train_mlp(self) -> bool: ...
-    @property
-    def train_attn(self) -> bool: ...
-    @property
-    def train_unembed(self) -> bool: ...
-    @property
-    def eval_every(self) -> int: ...
-    @property
-    def save_every(self) -> int: ...
-    @property
-    def learning_rate(self) -> float | Literal["auto"]: ...
-    @property
-    def lr_schedule(self) -> ScheduleName: ...
-    @property
-    def warmup_steps(self) -> int: ...
-    @property
-    def adam_beta1(self) -> float: ...
-    @property
-    def adam_beta2(self) -> float: ...
-    @property
-    def adam_eps(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def grad_clip_norm(self) -> float: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def ttl_seconds(self) -> int | None: ...
-    @property
-    def wandb_project(self) -> str | None: ...
 
 
 def peak_learning_rate(config: RunConfig) -> float:
