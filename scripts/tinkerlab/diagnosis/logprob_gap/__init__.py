@@ -1,0 +1,1 @@
+"""Do sampler and trainer give the same tokens the same logprobs?"""

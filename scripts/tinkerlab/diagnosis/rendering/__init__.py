@@ -1,0 +1,1 @@
+"""Does a renderer write what the model reads: prompts, training examples, masks, the template."""
