@@ -64,13 +64,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python benchmarks/eval_throughput.py --rounds 5",
+        epilog="example: python benchmarks/eval_throughput.py --rounds 15",
     )
     add = parser.add_argument
     add("--model", default="tiny:llama", help="rehearsal model (default: %(default)s)")
     add("--tasks", type=int, default=128, help="tasks, all of them in flight at once")
     add("--max-tokens", type=int, default=32, help="length of each reply")
-    add("--rounds", type=int, default=5, help="rounds of ours and gather")
+    add("--rounds", type=int, default=9, help="rounds of ours and gather")
     add("--sequential-rounds", type=int, default=1, help="rounds of one by one")
     add("--json", action="store_true", help="print one JSON document")
     return parser.parse_args(argv)

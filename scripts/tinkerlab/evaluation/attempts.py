@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 256
 GRADED_AT_ONCE = 256
+BATCH_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,7 @@ class _Run:
         self.sampled = self.graded = 0
         self.failures: list[Exception] = []
         self.arrived: asyncio.Queue[tuple[str, Item] | None] = asyncio.Queue()
+        self.all_arrived = asyncio.Event()
 
     async def all(self, in_flight: int) -> dict[str, list[Graded]]:
         """Raises the first failure, after the requests that were under way have ended: what
@@ -248,6 +250,7 @@ class _Run:
                 everything.create_task(self._grade_arrivals())
                 await self._sample_all(in_flight)
                 self.arrived.put_nowait(None)
+                self.all_arrived.set()
         except asyncio.CancelledError:
             self.grader.close()  # an interrupt shall not wait for a batch to be graded
             raise
@@ -309,16 +312,21 @@ class _Run:
         self._tell()
 
     async def _grade_arrivals(self) -> None:
-        open_ = True
-        while open_:
-            batch = [await self.arrived.get()]
-            while not self.arrived.empty() and len(batch) < GRADED_AT_ONCE:
-                batch.append(self.arrived.get_nowait())
-            open_ = batch[-1] is not None
-            pairs = [pair for pair in batch if pair is not None]
-            if pairs and not self.failures:
+        while (first := await self.arrived.get()) is not None:
+            # A batch costs some switching between threads, which the sampling has to wait for
+            # too: let arrivals collect, but not once all have arrived.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.all_arrived.wait(), BATCH_SECONDS)
+            batch = [first]
+            while len(batch) < GRADED_AT_ONCE and not self.arrived.empty():
+                pair = self.arrived.get_nowait()
+                if pair is None:
+                    self.arrived.put_nowait(None)  # for the loop's own condition
+                    break
+                batch.append(pair)
+            if not self.failures:
                 try:
-                    await self._grade(pairs)
+                    await self._grade(batch)
                 except Exception as error:  # a judge's service; told by all()
                     self.failures.append(error)
 
