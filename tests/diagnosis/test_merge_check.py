@@ -381,6 +381,44 @@ def test_config_of_another_model(tmp_path: Path, check) -> None:
     assert causes(check(case, merged)) == ["config-changed"]
 
 
+def test_a_dequantised_merge_is_not_called_incomplete(tmp_path: Path, check) -> None:
+    case = make("gpt_oss", tmp_path)
+    merged = case.cookbook()
+
+    def pack(tensors: dict[str, Tensor]) -> None:
+        for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+            tensors[f"{name}_blocks"] = torch.zeros(5, 4, 2, 16, dtype=torch.uint8)
+            tensors[f"{name}_scales"] = torch.zeros(5, 4, 2, dtype=torch.uint8)
+            del tensors[name]
+
+    rewrite(case.base, pack)
+    document = check(case, merged)
+    assert causes(document) == ["quantised-tensors-not-checked"]
+    assert any("dequantised" in note for note in document["notes"])
+
+
+def test_the_usual_mistake_hides_no_other(tmp_path: Path, check) -> None:
+    """Matrices that were merged rightly, or damaged, amid many with one and the same mistake."""
+    case = make("qwen3_moe", tmp_path)
+    right = tensors_of(case.cookbook("right"))
+
+    def exchange(tensors: dict[str, Tensor]) -> None:
+        for key in [key for key in tensors if ".w1." in key]:
+            other = key.replace(".w1.", ".w3.")
+            tensors[key], tensors[other] = tensors[other], tensors[key]
+
+    merged = case.merge(exchange)
+    names = [f"model.layers.1.mlp.experts.{e}.gate_proj.weight" for e in (2, 3)]
+    edit(merged, names[0], lambda _: right[names[0]])
+    edit(merged, names[1], lambda x: x + torch.randn_like(x) * 0.05)
+    document = check(case, merged)
+    assert set(causes(document)) == {"gate-up-swapped", "merge-differs-unexplained"}
+    counts = {row["cause"]: row["matrices"] for row in document["outcomes"]}
+    assert counts["gate-up-swapped"] == 18
+    assert counts["merge-differs-unexplained"] == 1
+    assert counts["right"] == 39 - 19
+
+
 # --- refusals: one line, exit 2
 
 
@@ -428,6 +466,9 @@ def test_folders_that_are_no_adapters(tmp_path: Path) -> None:
         tmp_path / "dora", case_factors(right), {"r": 4, "lora_alpha": 8, "use_dora": True}
     )
     assert "DoRA" in refused(case)
+    odd = {"r": 4, "lora_alpha": 8, "rank_pattern": {"q_proj": 0}}
+    case.adapter = write_adapter(tmp_path / "odd", case_factors(right), odd)
+    assert "not a positive number" in refused(case)
     (case.adapter / "adapter_model.safetensors").rename(case.adapter / "adapter_model.bin")
     assert "pickle" in refused(case)
 

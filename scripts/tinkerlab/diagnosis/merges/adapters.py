@@ -121,8 +121,15 @@ class LoraAdapter:
         return int(rank), float(alpha), alpha / divisor
 
     def _pattern(self, name: str, module: str, default: float) -> float:
-        patterns = self.config.get(name)
-        for pattern, value in (patterns or {}).items():
+        patterns = self.config.get(name) or {}
+        if not isinstance(patterns, dict):
+            raise InputError(f"{self.directory}: adapter_config.json: {name} is not an object")
+        for pattern, value in patterns.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+                raise InputError(
+                    f"{self.directory}: adapter_config.json: {name}: {pattern!r} is {value!r}, "
+                    "not a positive number"
+                )
             try:
                 found = re.match(rf"(.*\.)?({pattern})$", module)
             except re.error as error:

@@ -18,6 +18,10 @@ LISTED = 5
 # Extra prediction layers and tables that model classes of transformers don't keep when they
 # save: without them the model answers the same, only speculative decoding loses its draft.
 _DROPPED = re.compile(r"(^|\.)mtp\.|rotary_emb\.inv_freq$|position_ids$|\.masked_bias$")
+# How MXFP4, INT4 and FP8 checkpoints store what others keep in one tensor.
+_PACKED = re.compile(
+    r"(_blocks|_scales|_scale_inv|\.weight_(packed|scale|shape|zero_point|scale_inv))$"
+)
 # Fused experts that transformers 5.5.4 turns round while loading if need be, and saves as it
 # holds them (conversion_mapping.py, Transpose with check_dims).
 _EITHER_WAY = {"qwen3_vl_moe"}
@@ -115,6 +119,15 @@ def _names(base: Checkpoint, merged: Checkpoint, plan: Plan, found: Structure) -
         found.notes.append(
             f"{len(dropped)} tensors of the base that decoding doesn't use are not in the merged "
             f"model ({listed(dropped)}): fine without speculative decoding"
+        )
+    packed = [name for name in missing if _PACKED.search(name)]
+    if packed:
+        cores = {_PACKED.sub("", name).removesuffix(".weight") for name in packed}
+        extra = [name for name in extra if name.removesuffix(".weight") not in cores]
+        missing = [name for name in missing if name not in packed]
+        found.notes.append(
+            f"{len(packed)} packed values or scales of a quantised base are not in the merged "
+            f"model ({listed(packed)}): it was dequantised, which is not compared"
         )
     _missing_extra(missing, extra, merged, found)
     return sources
