@@ -1470,3 +1470,57 @@ async def train(tc: tinker.TrainingClient, batches, adam):
         await asyncio.to_thread(opt.result)
 """,
 )
+
+case(
+    "stale-sampler",
+    """
+async def main(prompts):
+    svc = tinker.ServiceClient()
+    tc = await svc.create_lora_training_client(base_model="m", rank=8)
+    path = (await tc.save_weights_for_sampler("step0")).path
+    for step, prompt in enumerate(prompts):
+        sampler = await svc.create_sampling_client(model_path=path)
+        reply = await sampler.sample(prompt=prompt, num_samples=8, sampling_params=PARAMS)
+        fb, opt = tc.forward_backward(build(reply), "ppo"), tc.optim_step(ADAM)
+        await fb
+        await opt
+        await tc.save_weights_for_sampler(f"step{step + 1}")
+""",
+    """
+from myproject import evaluate
+
+def train(tc: tinker.TrainingClient, batches, adam):
+    sampler = tc.save_weights_and_get_sampling_client().result()
+    for step, batch in enumerate(batches):
+        fb, opt = tc.forward_backward(batch, "cross_entropy"), tc.optim_step(adam)
+        fb.result(), opt.result()
+        if step % 10 == 0:
+            print(evaluate(sampler, "test.jsonl"))
+""",
+    healthy=(
+        """
+from myproject import compare
+
+def train(tc: tinker.TrainingClient, batches, adam):
+    first = tc.save_weights_and_get_sampling_client().result()
+    for batch in batches:
+        fb, opt = tc.forward_backward(batch, "cross_entropy"), tc.optim_step(adam)
+        fb.result(), opt.result()
+    last = tc.save_weights_and_get_sampling_client().result()
+    print(compare(first, last))
+""",
+        """
+async def main(prompts):
+    svc = tinker.ServiceClient()
+    tc = await svc.create_lora_training_client(base_model="m", rank=8)
+    path = (await tc.save_weights_for_sampler("step0")).path
+    for step, prompt in enumerate(prompts):
+        sampler = await svc.create_sampling_client(model_path=path)
+        reply = await sampler.sample(prompt=prompt, num_samples=8, sampling_params=PARAMS)
+        fb, opt = tc.forward_backward(build(reply), "ppo"), tc.optim_step(ADAM)
+        await fb
+        await opt
+        path = (await tc.save_weights_for_sampler(f"step{step + 1}")).path
+""",
+    ),
+)

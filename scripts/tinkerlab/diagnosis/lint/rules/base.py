@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tinkerlab.diagnosis.findings import Severity
-from tinkerlab.diagnosis.lint.expressions import dotted
 from tinkerlab.diagnosis.lint.program import Program
-from tinkerlab.diagnosis.lint.values import LOOPS, Event, Place, place
+from tinkerlab.diagnosis.lint.values import Event, Place
 
 
 @dataclass(frozen=True)
@@ -105,22 +104,3 @@ def decorated(node: ast.AST, pattern: re.Pattern[str]) -> ast.AST | None:
             if pattern.search(ast.unparse(called)):
                 return decorator
     return None
-
-
-__all__ = [
-    "LOOPS",
-    "Hit",
-    "Rule",
-    "decides",
-    "decorated",
-    "depends",
-    "dotted",
-    "innermost_loop",
-    "is_async",
-    "line",
-    "place",
-    "receiver_text",
-    "seen",
-    "submits",
-    "text",
-]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from tinkerlab.diagnosis.lint.program import Program
-from tinkerlab.diagnosis.lint.rules.base import Hit, line, seen, text
-from tinkerlab.diagnosis.lint.values import NOTHING, Event, Value
+from tinkerlab.diagnosis.lint.rules.base import Hit, seen, text
+from tinkerlab.diagnosis.lint.values import NOTHING, Event
 
 MODEL = re.compile(r"^[A-Za-z][\w.-]*/[A-Za-z][\w.:-]*$")
 # Families whose plain name is a chat model; checked against the cookbook's model_info.
@@ -192,6 +192,3 @@ def parse_truth(program: Program) -> Iterator[Hit]:
                 f"{name}.is_clean (stop sequence or EOS), or {name}.is_stop_sequence to demand "
                 "the stop sequence",
             )
-
-
-__all__ = ["Value", "encode_for_chat_model", "hard_coded_renderer", "line", "parse_truth"]

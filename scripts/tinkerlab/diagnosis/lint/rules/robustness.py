@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tinkerlab.diagnosis.lint import sdk
 from tinkerlab.diagnosis.lint.program import Program
 from tinkerlab.diagnosis.lint.rules.base import Hit, decorated, line, seen, text
-from tinkerlab.diagnosis.lint.values import NOTHING, Event
+from tinkerlab.diagnosis.lint.values import Event
 
 OPERATIONS = {
     "forward",
@@ -135,6 +135,3 @@ def retried(program: Program, event: Event, node: ast.AST) -> Hit:
         f"call {event.method} once and let the error end the run; resume from the last checkpoint",
         (seen(program, event.node, "inside"),) if line(event.node) != line(node) else (),
     )
-
-
-__all__ = ["NOTHING", "own_retry", "own_timeout"]

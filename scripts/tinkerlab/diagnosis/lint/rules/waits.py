@@ -13,11 +13,10 @@ from tinkerlab.diagnosis.lint.rules.base import (
     decides,
     depends,
     is_async,
-    place,
     seen,
     text,
 )
-from tinkerlab.diagnosis.lint.values import Event
+from tinkerlab.diagnosis.lint.values import Event, place
 
 # After waiting for the left, submitting one of the right shows that the wait came too early.
 NEXT = {

@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tinkerlab.diagnosis.lint import sdk
 from tinkerlab.diagnosis.lint.program import Program
 from tinkerlab.diagnosis.lint.rules.base import (
     Hit,
@@ -15,7 +14,6 @@ from tinkerlab.diagnosis.lint.rules.base import (
     receiver_text,
     seen,
     submits,
-    text,
 )
 from tinkerlab.diagnosis.lint.values import NOTHING, Event, Value, place
 
@@ -33,19 +31,15 @@ def stale_sampler(program: Program) -> Iterator[Hit]:
     """Sampling with a client that was made before the weights were updated."""
     for trace in program.traces:
         steps = list(submits(trace, "optim_step"))
-        samples = list(submits(trace, "sample"))
-        newest = max((event.receiver.born for event in samples), default=-1)
-        for event in samples:
-            client = event.receiver
-            if client.refreshed or FROZEN.search(receiver_text(event.node)):
+        uses = [(event, client) for event in trace if (client := sampled_from(event)) is not None]
+        newest = max((weights_of(client, trace) for _, client in uses), default=-1)
+        for event, client in uses:
+            if client.refreshed or FROZEN.search(used_name(event)):
                 continue
+            born = weights_of(client, trace)
             if made_from_training(client):
                 step = next(
-                    (
-                        step
-                        for step in steps
-                        if client.born < step.index < event.index and same_run(client, step)
-                    ),
+                    (s for s in steps if born < s.index < event.index and same_run(client, s)),
                     None,
                 )
                 # A newer client is sampled from too: the old one is there to compare with.
@@ -53,8 +47,33 @@ def stale_sampler(program: Program) -> Iterator[Hit]:
                     yield stale(program, event, client, step)
             elif client.call is None or client.call.method == "create_sampling_client":
                 step = trained_in_its_loop(event, steps, trace)
-                if step is not None and newest <= client.born < step.index:
+                if step is not None and newest <= born < step.index:
                     yield stale(program, event, client, step)
+
+
+def sampled_from(event: Event) -> Value | None:
+    """The client that is sampled from here, or handed to a function that is not in the file."""
+    if event.what == "submit" and event.method == "sample":
+        return event.receiver
+    if event.what == "handed" and event.value.kind == "sampling":
+        return event.value
+    return None
+
+
+def used_name(event: Event) -> str:
+    if event.what == "submit":
+        return receiver_text(event.node)
+    return ast.unparse(event.node)
+
+
+def weights_of(client: Value, trace: list[Event]) -> int:
+    """When the weights that a client holds were saved, as the index of an event."""
+    made = client.call
+    if made is None or made.method != "create_sampling_client":
+        return client.born
+    save = made.args.get("model_path", made.args.get(0, NOTHING)).call
+    here = save is not None and save.index < len(trace) and trace[save.index] is save
+    return save.index if save is not None and here else client.born
 
 
 def made_from_training(client: Value) -> bool:
@@ -105,7 +124,8 @@ def loss_of(event: Event) -> str:
 
 
 def stale(program: Program, event: Event, client: Value, step: Event) -> Hit:
-    name = receiver_text(event.node) or "sampler"
+    name = receiver_text(event.node) if event.what == "submit" else ""
+    name = name or "the sampling client"
     made = client.call
     trainer = receiver_text(step.node) or "tc"
     renew = f"{trainer}.save_weights_and_get_sampling_client()"
@@ -117,7 +137,7 @@ def stale(program: Program, event: Event, client: Value, step: Event) -> Hit:
         event.node,
         f"{name} still holds the weights from before the update: a sampling client never "
         "follows the training",
-        f"{name} = {renew} after the update and before sampling again",
+        f"a new client after the update and before sampling again: {renew}",
         tuple(evidence),
     )
 
@@ -225,6 +245,3 @@ def substeps(program: Program) -> Iterator[Hit]:
                 'loss_fn="ppo", or num_substeps=1',
                 severity="warning",
             )
-
-
-__all__ = ["off_policy_importance_sampling", "sdk", "stale_sampler", "substeps", "text"]
