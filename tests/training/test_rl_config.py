@@ -74,6 +74,7 @@ def test_every_setting_of_the_cookbooks_loop_has_its_place() -> None:
         ("temperature=0", "temperature must be above 0, got 0.0"),
         ("temperature=nan", "temperature must be above 0, got nan"),
         ("failure_reward=inf", "failure_reward must be a finite number, got inf"),
+        ("grader_timeout=0", "grader_timeout must be above 0 seconds, got 0.0"),
         ("num_substeps=9", "num_substeps=9 splits the groups of a batch"),
         ("loss_fn=pppo", "loss_fn 'pppo': did you mean ppo? there are importance_sampling, ppo"),
         ("loss_fn=grpo", "there are importance_sampling, ppo, cispo, dro, gspo"),

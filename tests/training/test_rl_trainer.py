@@ -30,6 +30,8 @@ def leaves(completion):
     import os
     os._exit(3)
 def half(completion): return 0.5
+def hangs(completion):
+    while True: pass
 """
 
 
@@ -161,6 +163,12 @@ def test_a_reward_that_gives_no_number_is_shown_with_its_completion(
     assert rl_trainer.main([*settings(reward=f"rewards.py:{function}"), "--dry-run"]) == 2
 
 
+def test_a_reward_that_hangs_is_cut_off(folder: Path, use: None) -> None:
+    changes = {"grader_timeout": 0.2, "preflight_groups": 1, "group_size": 2}
+    with pytest.raises(InputError, match=r"hangs failed on 2 of 2 completions: .*0\.2 s"):
+        rl_trainer.main(settings(reward="rewards.py:hangs", **changes))
+
+
 def test_a_dry_run_looks_and_leaves_nothing(
     folder: Path, use: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +182,16 @@ def test_a_dry_run_looks_and_leaves_nothing(
     assert not Path("runs").exists()
     assert rl_trainer.main([*settings(reward="rewards.py:half"), "--dry-run"]) == 1
     assert "failed: not worth training: truncated: " in capsys.readouterr().err
+
+
+def test_a_temperature_that_does_not_go_with_a_penalty_is_said(
+    folder: Path, use: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "warning: kl_penalty_coef with temperature=0.8"
+    assert rl_trainer.main([*settings(kl_penalty_coef=0.1, temperature=0.8), "--dry-run"]) == 0
+    assert said in capsys.readouterr().err
+    assert rl_trainer.main([*settings(kl_penalty_coef=0.1), "--dry-run"]) == 0
+    assert said not in capsys.readouterr().err
 
 
 def test_it_trains_and_leaves_a_run(

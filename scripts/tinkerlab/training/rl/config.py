@@ -73,6 +73,7 @@ class RLConfig:
     max_train_tasks: int | None = None
     max_eval_tasks: int = 100
     failure_reward: float = 0.0
+    grader_timeout: float = 10.0
     renderer: str = "auto"
     system_prompt: str | None = None
 
@@ -174,6 +175,8 @@ class RLConfig:
                 f"temperature must be above 0, got {self.temperature}: at 0 all completions of a"
                 " group are the same"
             )
+        if not (math.isfinite(self.grader_timeout) and self.grader_timeout > 0):
+            raise ValueError(f"grader_timeout must be above 0 seconds, got {self.grader_timeout}")
         if not math.isfinite(self.failure_reward):
             raise ValueError(f"failure_reward must be a finite number, got {self.failure_reward}")
         if self.num_substeps > self.groups_per_batch:

@@ -74,7 +74,9 @@ def prepare(config: RLConfig) -> RLData:
     say(f"renderer {resolved.name}: {resolved.reason}")
     for warning in resolved.warnings:
         say(f"warning: {warning}")
-    grader = load_grader(config.reward, failure_score=config.failure_reward)
+    grader = load_grader(
+        config.reward, failure_score=config.failure_reward, timeout=config.grader_timeout
+    )
     data = RLData(
         train=train,
         held_out=held_out,

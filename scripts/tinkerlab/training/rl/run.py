@@ -142,6 +142,11 @@ class RLRun(TrainingRun):
             f"learning rate {rate}, {config.lr_schedule} after {config.warmup_steps} warm-up steps",
             f"run folder: {self.folder.path}",
         ]
+        if config.kl_penalty_coef and config.temperature != 1:
+            lines.append(
+                f"warning: kl_penalty_coef with temperature={config.temperature:g}: the penalty"
+                " compares logprobs at that temperature with the reference's at 1"
+            )
         return "\n".join(lines)
 
     # -- before the first step ----------------------------------------------------------------
