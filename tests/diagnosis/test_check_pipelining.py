@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from diagnosis.lint_faults import FAULTS, HEAD, NEIGHBOURS
+from diagnosis.lint_faults import CASES, FAULTS, HEAD, NEIGHBOURS
 from diagnosis.lint_styles import STYLES
 
 import check_pipelining
@@ -17,7 +17,7 @@ from tinkerlab.errors import InputError
 
 # A second finding that a fault may bring with it: old forms are also deprecated.
 ALSO = {"deprecated-async", "deprecated-call"}
-CASES = Path(__file__).parent / "lint_cases"
+REPORTS = CASES / "reports"
 
 
 def causes(path: Path) -> list[str]:
@@ -47,6 +47,11 @@ def test_healthy_scripts_of_every_style_are_left_alone(tmp_path, style):
     assert set(causes(script(tmp_path, STYLES[style]))) <= ALSO
 
 
+def test_there_are_scripts_to_judge():
+    assert len(FAULTS) >= 130
+    assert len(NEIGHBOURS) >= 45
+
+
 def test_every_rule_fires_on_one_of_these_scripts(tmp_path):
     silent = {rule.__name__ for rule in RULES}
     for _, code in FAULTS:
@@ -67,7 +72,7 @@ def test_every_rule_fires_on_one_of_these_scripts(tmp_path):
     ],
 )
 def test_scripts_from_public_reports(tmp_path, name, expected):
-    code = (CASES / f"{name}.txt").read_text()
+    code = (REPORTS / f"{name}.txt").read_text()
     assert expected <= set(causes(script(tmp_path, code)))
 
 
