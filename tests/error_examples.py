@@ -48,6 +48,7 @@ EXAMPLES = {
     "tinker-error": "tinker.TinkerError: something general",
     "coroutine-result": "AttributeError: 'coroutine' object has no attribute 'result'",
     "loss-attribute": "AttributeError: 'ForwardBackwardOutput' object has no attribute 'loss'",
+    "tensor-in-loss-config": "ValueError: only one element tensors can be converted to Python scalars",
     "client-future": "FutureWarning: Using the future as the TrainingClient is deprecated; call .result() on it",
     "deprecated-call": "FutureWarning: DEPRECATED: ServiceClient.create_rest_client() is deprecated",
     "experimental-call": "ExperimentalWarning: RestClient.search_sessions is experimental",
