@@ -28,7 +28,7 @@ class Gap:
     v2: float
 
     def as_dict(self) -> dict[str, float]:
-        return {name: value for name, value in self.__dict__.items()}
+        return dict(self.__dict__)
 
     def line(self) -> str:
         return (

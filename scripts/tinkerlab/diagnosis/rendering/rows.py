@@ -128,22 +128,33 @@ def _faults_of(row: Row, renderer: Any, tokenizer: Any) -> Iterator[Fault]:
             "thinking-with-disabled-renderer" if disabled else "row-not-rendered", str(error)
         )
         return
-    text = tokenizer.decode(last.example.tokens)
-    if (reasoning := _reasoning(messages[-1])) and reasoning not in text:
-        yield Fault("reasoning-dropped", f"not in the example: {reasoning[:60]!r}")
+    if _left_out(messages, len(messages) - 1, last, renderer):
+        yield Fault("reasoning-dropped", f"not written: {_reasoning(messages[-1])[:60]!r}")
     else:
         yield from faults(last, renderer, tokenizer)
-    yield from _earlier(messages, answers[:-1], last, text, renderer)
+    yield from _earlier(messages, answers[:-1], last, renderer)
+
+
+def _left_out(messages: list[Any], i: int, it: Rendered, renderer: Any) -> bool:
+    """Whether message ``i`` reasons, and the example would be the same without its reasoning."""
+    if not _reasoning(messages[i]):
+        return False
+    bare = [part for part in messages[i]["content"] if part["type"] != "thinking"]
+    changed = [*messages[:i], {**messages[i], "content": bare}, *messages[i + 1 :]]
+    try:
+        return rendered(changed, renderer).example.tokens == it.example.tokens
+    except RowError:
+        return False
 
 
 def _earlier(
-    messages: list[Any], answers: list[int], last: Rendered, text: str, renderer: Any
+    messages: list[Any], answers: list[int], last: Rendered, renderer: Any
 ) -> Iterator[Fault]:
     """Answers before the last, as the one example of the whole conversation shows them."""
     for i in answers:
-        reasoning = _reasoning(messages[i])
-        if reasoning and reasoning not in text:
-            yield Fault("earlier-thinking-stripped", f"messages[{i}]: {reasoning[:60]!r}")
+        if _left_out(messages, i, last, renderer):
+            text = _reasoning(messages[i])[:60]
+            yield Fault("earlier-thinking-stripped", f"messages[{i}]: {text!r}")
             return
     for i in answers:
         try:
