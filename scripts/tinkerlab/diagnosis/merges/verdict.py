@@ -157,8 +157,12 @@ def _evidence(group: list[Outcome]) -> tuple[str, ...]:
     worst = max(group, key=lambda out: out.worst if out.worst == out.worst else 0.0)
     if worst.worst == worst.worst:
         line = f"{worst.place}: up to {worst.worst:.2g} from base + B A * scale"
-        if worst.left is not None:
-            line += f"; {worst.left:.2g} when this cause is reckoned in"
+        if worst.left is not None and worst.cause != o.LOW_PRECISION:
+            # The layouts are accepted only within rounding; a tensor that got another's change
+            # may have more wrong with it.
+            proved = worst.cause not in (o.INTO_EMBEDDING, o.WRONG_TENSOR)
+            word = ", which is rounding," if proved else ""
+            line += f"; {worst.left:.2g}{word} when this cause is reckoned in"
         facts.append(line)
     odd = {f"{out.factor:.4g}" for out in group if out.factor != 1 and out.cause in _LAYOUTS}
     if odd:
@@ -209,7 +213,7 @@ def _not_applied(group: list[Outcome], outcomes: list[Outcome], plan: Plan) -> F
         facts.append(f"the adapter says {module}, the model says {plan.renamed[module]}")
         return Finding(
             "language-model-prefix-missing",
-            "the adapter was not applied: its layers are under language_model in this model",
+            "the adapter was not applied: its names lack the language_model prefix of this model's",
             example.place,
             (*facts, *where(group)),
             "add the prefix to the adapter's names before looking tensors up, and stop when "
