@@ -34,6 +34,11 @@ from tinkerlab.grading import texts
         ("1.5e3", [1500]),
         (r"1.5 \times 10^{3}", [1500]),
         ("2 * 10^-1", [Fraction(1, 5)]),
+        ("10^3, 2**10 and 10^{-1}", [1000, 1024, Fraction(1, 10)]),
+        ("9^99999", []),
+        ("0^-1", []),
+        (r"\frac{-3}{4} and \frac12 and 1\frac{1}{2}", [Fraction(-3, 4), Fraction(1, 2), 1.5]),
+        ("**42**, `43`, $44$, \\(45\\), 46km", [42, 43, 44, 45, 46]),
         ("1e999999999", []),
         ("9" * 5000, []),
         (".5", [Fraction(1, 2)]),
@@ -61,6 +66,8 @@ def test_numbers(text, values):
         ("**Final Answer:** 12 apples.", "12 apples"),
         ("The answer is 3.5 kg. I checked it.", "3.5 kg"),
         ("the answer is\n12", "12"),
+        ("The answer is:\n\n  **12**\n\nChecked 3 times.", "12"),
+        ("__Answer__ = 12", "12"),
         ("answer to life", None),
         ("", None),
     ],
@@ -88,7 +95,21 @@ def test_final_number(text, value):
 
 @pytest.mark.parametrize(
     "unit",
-    ["1 ", "9", r"\boxed{", "<answer>", "answer is ", "```\n", "1,", "-", "1/", "{", "####\n"],
+    [
+        "1 ",
+        "9",
+        r"\boxed{",
+        "<answer>",
+        "answer is ",
+        "```\n",
+        "1,",
+        "-",
+        "1/",
+        "2^",
+        "answer is \n \n",
+        "{",
+        "####\n",
+    ],
 )
 def test_huge_completions_cost_little(unit):
     text = unit * (3_000_000 // len(unit))

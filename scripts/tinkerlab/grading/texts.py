@@ -20,7 +20,7 @@ _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _HASHES = re.compile(r"^[ \t]*####[ \t]*(\S.*)$", re.MULTILINE)
 # "The answer is 42", "Final answer: **42**", "answer = 42"; the answer ends with the sentence.
 _SAID = re.compile(
-    r"\banswer\b[ \t*_]*(?:\bis\b|\bwas\b|[:=])[ \t*_:]*\n?[ \t]*([^\n]+)", re.IGNORECASE
+    r"(?<![a-z])answer(?![a-z])[ \t*_]*(?:\bis\b|\bwas\b|[:=])[ \t*_:]*\s*([^\n]+)", re.IGNORECASE
 )
 _SENTENCE_END = re.compile(r"[.!?;](?=\s|$)")
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
@@ -39,7 +39,8 @@ _LOOK_ALIKES = {
     )},
 }  # fmt: skip
 _LATEX_NUMBERS = (
-    (re.compile(r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}"), r" \1/\2 "),
+    (re.compile(r"\\[dt]?frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*(\d+)\s*\}"), r" \1/\2 "),
+    (re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)"), r" \1/\2 "),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\\[,!: ]"), "\u2009"),
     (re.compile(r"\\(?:times|cdot)\b|×|·"), "*"),
@@ -53,7 +54,8 @@ _NUMBER = re.compile(
         (?: \d{1,3}(?:,\d{3})+(?!\d) | \d{1,3}(?:\u2009\d{3})+(?!\d) | \d+ ) (?:\.\d+)?
         | \.\d+
     )
-    (?: [eE](?P<exp>[-+]?\d+)\b | [ ]?\*[ ]?10[ ]?(?:\^|\*\*)[ ]?\{?(?P<power>[-+]?\d+)\}? )?
+    (?: [eE](?P<exp>[-+]?\d+)\b | [ ]?\*[ ]?10[ ]?(?:\^|\*\*)[ ]?\{?(?P<power>[-+]?\d+)\}?
+        | [ ]?(?:\^|\*\*)[ ]?\{?(?P<raised>[-+]?\d+)\}? )?
     (?: [ ]? / [ ]? (?P<under>\d+)(?![\d/]) | [ ](?P<top>\d+)/(?P<bottom>\d+)(?![\d/]) )?
     """,
     re.VERBOSE | re.ASCII,
@@ -129,7 +131,7 @@ def numbers(text: str) -> Iterator[Number]:
 
     Read are: thousands separators (``1,234``, ``1 234`` with a
     no-break or thin space), decimals, ``1.5e3``, ``1.5 * 10^3``,
-    fractions (``3/4``, ``1 3/4``, ``\frac{3}{4}``, ``¾``), Unicode minus signs and full-width
+    ``2^10``, fractions (``3/4``, ``1 3/4``, ``\frac{3}{4}``, ``¾``), Unicode minus signs and full-width
     digits. A currency or percent sign and a unit are left out: ``50%`` is 50.
     """
     for match in _number_matches(text):
@@ -183,13 +185,20 @@ def _number_matches(text: str) -> list[re.Match[str]]:
 def _number(match: re.Match[str]) -> Number | None:
     """None for a number over the limits, and for a division by zero."""
     written = match["number"].replace(",", "").replace("\u2009", "")
-    exponent = match["exp"] or match["power"] or "0"
+    exponent = match["exp"] or match["power"] or match["raised"] or "0"
     parts = [match["under"] or "1", match["top"] or "0", match["bottom"] or "1"]
     if max(map(len, (written, *parts))) > MAX_DIGITS or len(exponent) > len("-400"):
         return None
     under, top, bottom = map(int, parts)
     if abs(int(exponent)) > MAX_EXPONENT or not under or not bottom:
         return None
-    value = Fraction(written) * Fraction(10) ** int(exponent) / under + Fraction(top, bottom)
+    value = Fraction(written)
+    if match["raised"] is None:
+        value *= Fraction(10) ** int(exponent)
+    elif len(written) * abs(int(exponent)) > MAX_DIGITS or (not value and int(exponent) < 0):
+        return None
+    else:
+        value **= int(exponent)
+    value = value / under + Fraction(top, bottom)
     text = " ".join(match.group().replace("$", "").split())
     return Number(text, -value if match["sign"] == "-" else value)
