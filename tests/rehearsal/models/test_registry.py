@@ -100,8 +100,15 @@ def test_missing_shard(model: Path) -> None:
     message = refusal(model)
     assert "2 of 2" in message
     assert "model-00001-of-00002.safetensors" in message
-    (model / "model.safetensors.index.json").write_text("[]")
-    assert "not a safetensors index" in refusal(model)
+    for wrong in (
+        "[]",
+        "{",
+        '{"weight_map": {"a": 1}}',
+        '{"weight_map": {"a": ["b"]}}',
+        '{"weight_map": 3}',
+    ):
+        (model / "model.safetensors.index.json").write_text(wrong)
+        assert "not a safetensors index" in refusal(model)
 
 
 def test_no_tokenizer(model: Path) -> None:

@@ -65,6 +65,8 @@ def weight_files(directory: Path) -> list[Path]:
             shards = sorted(
                 set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             )
+            if not all(isinstance(shard, str) for shard in shards):
+                raise TypeError("a weight_map whose files are no names")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise InputError(f"{index}: not a safetensors index ({error!r})") from error
         missing = [shard for shard in shards if not (directory / shard).is_file()]
