@@ -155,17 +155,17 @@ def test_no_path_of_one_machine(page: Path) -> None:
 
 
 def first_cells(page: Path, header: str) -> list[str]:
-    """The first column of the page's table whose header row starts with ``header``."""
+    """The first column of the page's tables whose header row starts with ``header``."""
     rows, inside = [], False
     for line in read_page(page).split("\n"):
         if line.startswith(f"| {header} |"):
             inside = True
-        elif inside and line.startswith("|"):
+        elif not line.startswith("|"):
+            inside = False
+        elif inside and not line.startswith("| ---"):
             rows.append(line.split("|")[1].strip())
-        elif inside:
-            break
-    assert len(rows) > 1, f"{page} has no table headed {header!r}"
-    return rows[1:]
+    assert rows, f"{page} has no table headed {header!r}"
+    return rows
 
 
 def test_readme_lists_every_script() -> None:

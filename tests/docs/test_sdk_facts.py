@@ -1,4 +1,4 @@
-"""What skills/debug/SKILL.md says of the SDK is true of the SDK that is installed.
+"""What the debug skill says of the SDK is true of the SDK that is installed.
 
 Every row of its traps table has a check here and every check has its row, so a page cannot
 claim what nobody looked at.
@@ -16,12 +16,13 @@ import tinker
 from markdown_pages import read_page
 
 PAGE = Path("skills/debug/SKILL.md")
+TRAPS_PAGE = Path("skills/debug/references/sdk-traps.md")
 CLIENTS = [tinker.ServiceClient, tinker.TrainingClient, tinker.SamplingClient, tinker.RestClient]
 
 
-def table(header: str) -> dict[str, list[str]]:
+def table(header: str, page: Path = PAGE) -> dict[str, list[str]]:
     """The rows of the table whose first header is ``header``: first cell -> the others."""
-    lines = read_page(PAGE).split("\n")
+    lines = read_page(page).split("\n")
     start = next(i for i, line in enumerate(lines) if line.startswith(f"| {header} |"))
     rows = {}
     for line in lines[start + 2 :]:
@@ -192,7 +193,7 @@ TRAPS: dict[str, Callable[[], None]] = {
 
 
 def test_every_trap_has_a_check_and_every_check_a_trap() -> None:
-    assert set(table("you wrote or saw")) == set(TRAPS)
+    assert set(table("you wrote or saw", TRAPS_PAGE)) == set(TRAPS)
 
 
 @pytest.mark.parametrize("trap", TRAPS)
