@@ -3,7 +3,7 @@
 A group is one request for ``group_size`` samples with a seed that depends on the run's seed and
 the task's place in it alone. tinker-cookbook's loop sends a request for each sample, without a
 seed, so a repeated step is another step; here it is the same one as far as the service honours
-seeds (the rehearsal does, up to rounding of some 1e-6 in the logits).
+seeds (``run`` says how far the rehearsal does).
 """
 
 from __future__ import annotations
