@@ -2,7 +2,7 @@
 """Check training data as a supervised run would, without training: verdict, evidence, fixes.
 
 Reads JSON lines of {"messages": [...]}, {"prompt", "completion"}, {"instruction", "input",
-"output"} or {"input", "output"}; lists every bad line; splits; renders with the model's
+"output"} or {"input", "output"}, and of preference pairs {"prompt", "chosen", "rejected"}; lists every bad line; splits; renders with the model's
 renderer; counts tokens; looks for rows that train nothing, for evaluation rows that stand in
 the training data, and for markup that the model will misread. Needs only a tokenizer.
 

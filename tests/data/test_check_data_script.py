@@ -94,8 +94,20 @@ def test_preference_pairs(run: Run, write_rows: Write) -> None:
         )
     )
     assert code == 1
-    assert "line 1: a preference pair whose chosen and rejected replies are identical" in out
-    assert "line 2: a preference pair (chosen/rejected): supervised training takes one" in out
+    assert "line 1: chosen and rejected are identical: the pair holds no preference" in out
+    assert "line 2:" not in out
+    assert "1 pair, 1 bad, preference format prompt/chosen/rejected" in out
+
+
+def test_good_preference_pairs(run: Run, write_rows: Write) -> None:
+    path = write_rows(
+        *({"prompt": f"{i}?", "chosen": f"Yes, {i}.", "rejected": f"No {i}."} for i in range(20))
+    )
+    code, out = run(path, "--json")
+    document = json.loads(out)
+    assert (code, document["problems"], document["warnings"]) == (0, [], [])
+    assert document["files"][0]["format"] == "preference format prompt/chosen/rejected"
+    assert any("scripts/dpo_trainer.py" in note for note in document["notes"])
 
 
 def test_thinking_in_plain_text_for_a_thinking_model(run: Run, write_rows: Write) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from tinkerlab.data.check import check_dataset
 from tinkerlab.data.datums import Reduction
+from tinkerlab.data.preference_files import check_preference_files
+from tinkerlab.data.preferences import is_preference_file
 from tinkerlab.data.reading import LoadedData, scan
 from tinkerlab.data.renderers import resolve_renderer
 from tinkerlab.data.report import DataReport, Finding
@@ -72,12 +74,15 @@ class FilesReport:
 def check_files(plan: CheckPlan, progress: Callable[[str], None] | None = None) -> FilesReport:
     """Read, split, render and judge.
 
-    Bad rows don't end the check: what can be said about the others is said, too.
+    Bad rows don't end the check: what can be said about the others is said, too. A file of
+    preference pairs is checked as scripts/dpo_trainer.py would read it.
 
     Raises:
         InputError: a file that can't be read as JSON lines, no such tokenizer or renderer.
     """
     paths = [plan.train_file, *([plan.val_file] if plan.val_file else [])]
+    if is_preference_file(plan.train_file):
+        return FilesReport(*check_preference_files(plan))
     files = [scan(path, plan.train_on_what) for path in paths]
     bad = _bad_rows(files, plan.skip_bad_rows)
     if not files[0].rows:

@@ -7,6 +7,7 @@ two files glued together by mistake.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -156,6 +157,38 @@ def scan(path: str | Path, train_on_what: str = "all_assistant_messages") -> Loa
     return reader.finish()
 
 
+def read_objects(
+    path: str | Path, limit: int | None = None
+) -> tuple[list[tuple[int, dict[str, Any] | RowError]], list[str]]:
+    """Every line's number and JSON object, or why it is none; and the notes on the file's bytes.
+
+    For rows that are no conversations, such as preference pairs.
+
+    Args:
+        limit: lines to read, from the start.
+
+    Raises:
+        InputError: the file can't be read, holds nothing, or isn't JSON lines.
+    """
+    path = Path(path).expanduser()
+    notes = _FileNotes()
+    found: list[tuple[int, dict[str, Any] | RowError]] = []
+    try:
+        with path.open("rb") as stream:
+            for number, line in itertools.islice(_lines(stream, notes), limit):
+                try:
+                    found.append((number, _parse(line)))
+                except RowError as error:
+                    found.append((number, error))
+    except OSError as error:
+        raise InputError(f"data file {path}: {error.strerror or error}") from None
+    if not found:
+        raise InputError(f"data file {path}: is empty; give it one JSON object a line")
+    if all(isinstance(value, RowError) for _, value in found):
+        refuse_json_document(path, len(found))
+    return found, notes.sentences()
+
+
 def describe_bad(bad: list[BadRow], limit: int = LISTED) -> str:
     """The first ``limit`` bad rows, a line each, and how many more there are."""
     listed = [f"  {row}" for row in bad[:limit]]
@@ -239,7 +272,7 @@ class _Reader:
                 self.bad.append(BadRow(number, reason))
         self.bad.sort(key=lambda row: row.line)
         if not rows:
-            self._refuse_json_document()
+            refuse_json_document(self.path, self.lines)
         notes = self.notes.sentences()
         if self.unused_keys:
             keys = ", ".join(
@@ -248,20 +281,28 @@ class _Reader:
             notes.append(f"keys without a use here: {keys}")
         return LoadedData(self.path, rows, self.bad, chosen, notes)
 
-    def _refuse_json_document(self) -> None:
-        """A file that is one JSON document gets one sentence instead of a bad row per line."""
-        if self.path.stat().st_size > MAX_LINE_BYTES:
-            return
-        try:
-            document = json.loads(self.path.read_bytes().removeprefix(_BOM))
-        except (ValueError, RecursionError):
-            return
-        # One object on one line is a row, and was reported as such.
-        if isinstance(document, list) or self.lines > 1:
-            raise InputError(
-                f"data file {self.path}: is one JSON {kind(document).split()[-1]}, not JSON lines; "
-                "write one object a line, for example with: jq -c '.[]' IN.json > OUT.jsonl"
-            )
+
+def refuse_json_document(path: Path, lines: int) -> None:
+    """A file that is one JSON document gets one sentence instead of a bad row per line.
+
+    Args:
+        lines: how many lines of the file hold something.
+
+    Raises:
+        InputError: it is such a file.
+    """
+    if path.stat().st_size > MAX_LINE_BYTES:
+        return
+    try:
+        document = json.loads(path.read_bytes().removeprefix(_BOM))
+    except (ValueError, RecursionError):
+        return
+    # One object on one line is a row, and was reported as such.
+    if isinstance(document, list) or lines > 1:
+        raise InputError(
+            f"data file {path}: is one JSON {kind(document).split()[-1]}, not JSON lines; "
+            "write one object a line, for example with: jq -c '.[]' IN.json > OUT.jsonl"
+        )
 
 
 def _lines(stream: BinaryIO, notes: _FileNotes) -> Iterator[tuple[int, bytes | RowError]]:
