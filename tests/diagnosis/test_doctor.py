@@ -339,6 +339,7 @@ def examine(env: dict[str, str], *arguments: str) -> tuple[int, dict]:
         (402, "billing"),
         (403, "no-access"),
         (400, "service-refuses"),
+        (404, "not-a-tinker-service"),
         (500, "service-failing"),
     ],
 )

@@ -233,6 +233,13 @@ _CAUSES = {
 def _refused(error: BaseException, what: str) -> Finding:
     # The SDK sometimes fails while it handles a refusal; what it was handling is the cause.
     names = [kind.__name__ for link in _chain(error) for kind in type(link).__mro__]
+    if "NotFoundError" in names and what == "the credential":
+        return Finding(
+            "not-a-tinker-service",
+            "something answers at this address, but it does not know the paths of the Tinker API",
+            evidence=(service.brief(error),),
+            fix="check TINKER_BASE_URL (without it: the hosted service) and the proxy settings",
+        )
     cause, fix = next((_CAUSES[name] for name in names if name in _CAUSES), ("service-refuses", ""))
     return Finding(
         cause,
