@@ -61,6 +61,7 @@ class Lab:
     record: Callable[[str, Any], None]
     outputs: list[subprocess.CompletedProcess[str]] = field(default_factory=list)
     at_end: list[Callable[[], Any]] = field(default_factory=list)
+    judged: bool = False
 
     def write(self, name: str, text: str) -> Path:
         """Write a file of the case's own folder."""
@@ -94,6 +95,7 @@ class Lab:
         """Run the script and hold what it says against what the case expects."""
         code, document = self._run(case.script, look)
         said = causes(document)
+        self.judged = True
         self.record("lab", {**case.__dict__, "said": said, "code": code})
         if case.expects is None:
             assert not said, f"{case.script} accuses a healthy control: {document}"
@@ -142,7 +144,15 @@ def _case(script: str, expects: str | None, produced: str) -> Callable[[Produce]
 
         @functools.wraps(produce)
         def test(lab: Lab, *args: Any, **kwargs: Any) -> None:
-            lab.judge(Case(name, script, produced, expects), produce(lab, *args, **kwargs))
+            case = Case(name, script, produced, expects)
+            try:
+                lab.judge(case, produce(lab, *args, **kwargs))
+            except Exception:
+                # A case that broke down is counted too, as one that was not diagnosed; one that
+                # was skipped is not.
+                if not lab.judged:
+                    lab.record("lab", {**case.__dict__, "said": ["(broke down)"], "code": None})
+                raise
 
         return test  # type: ignore[return-value]
 
