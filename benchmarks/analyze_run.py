@@ -21,8 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from tinkerlab import cli
 
@@ -89,7 +88,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _steps(run: Path, args: argparse.Namespace) -> int:
     """metrics.jsonl as tinker-cookbook's supervised loop writes it; its size in bytes."""
-    noise, total = random.Random(0), args.steps
+    noise, total = random.Random(0), args.steps  # noqa: S311
     file = run / "metrics.jsonl"
     with file.open("w") as out:
         for step in range(total):
@@ -119,8 +118,21 @@ def _steps(run: Path, args: argparse.Namespace) -> int:
 
 def _rollouts(run: Path, args: argparse.Namespace) -> int:
     """One file of rollout summaries with a reply of some 200 words each; its size in bytes."""
-    noise, size, index = random.Random(0), args.megabytes * MEGABYTE, 0
-    words = "the sum of both sides gives us a number that we then divide by three so".split()
+    noise, size, index = random.Random(0), args.megabytes * MEGABYTE, 0  # noqa: S311
+    words = [
+        "the",
+        "sum",
+        "of",
+        "both",
+        "sides",
+        "gives",
+        "us",
+        "a",
+        "number",
+        "that",
+        "we",
+        "divide",
+    ]
     file = run / "train_rollout_summaries.jsonl"
     with file.open("w") as out:
         while out.tell() < size if index % 512 == 0 else True:

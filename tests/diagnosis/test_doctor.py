@@ -267,7 +267,7 @@ def test_disk(tmp_path: Path, monkeypatch) -> None:
     assert causes(machine.disk_findings(tmp_path / "runs/new")) == []
     (tmp_path / "file").touch()
     assert causes(machine.disk_findings(tmp_path / "file/below")) == ["log-path-not-writable"]
-    for free, severity in ((5e8, "warning"), (1e6, "problem")):
+    for free, severity in ((500_000_000, "warning"), (1_000_000, "problem")):
         monkeypatch.setattr(
             shutil, "disk_usage", lambda _, free=free: shutil._ntuple_diskusage(0, 0, free)
         )

@@ -43,7 +43,8 @@ def numbers_of(recipe: str, *names: str) -> set[float]:
             pairs = [node.value]
         else:
             continue
-        found |= {n.value for n in pairs if isinstance(n, ast.Constant) and n.value is not None}
+        constants = [node.value for node in pairs if isinstance(node, ast.Constant)]
+        found |= {value for value in constants if isinstance(value, (int, float))}
     return found
 
 

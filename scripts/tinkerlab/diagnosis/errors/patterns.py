@@ -7,6 +7,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tinkerlab.diagnosis.findings import Severity
 
@@ -39,9 +40,8 @@ def known_patterns() -> tuple[Pattern, ...]:
     """All patterns, particular ones before generic ones."""
     with FILE.open("rb") as file:
         rows = tomllib.load(file)["error"]
-    lists = ("match", "exceptions")
-    found = [
-        Pattern(**{key: tuple(value) if key in lists else value for key, value in row.items()})
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        lists: dict[str, Any] = {name: tuple(row.pop(name, ())) for name in ("match", "exceptions")}
+        found.append(Pattern(**row, **lists))
     return tuple(sorted(found, key=lambda pattern: pattern.generic))
