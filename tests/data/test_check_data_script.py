@@ -96,7 +96,7 @@ def test_preference_pairs(run: Run, write_rows: Write) -> None:
     assert code == 1
     assert "line 1: chosen and rejected are identical: the pair holds no preference" in out
     assert "line 2:" not in out
-    assert "1 pair, 1 bad, preference format prompt/chosen/rejected" in out
+    assert "1 row, 1 bad, format preference prompt/chosen/rejected" in out
 
 
 def test_good_preference_pairs(run: Run, write_rows: Write) -> None:
@@ -106,7 +106,7 @@ def test_good_preference_pairs(run: Run, write_rows: Write) -> None:
     code, out = run(path, "--json")
     document = json.loads(out)
     assert (code, document["problems"], document["warnings"]) == (0, [], [])
-    assert document["files"][0]["format"] == "preference format prompt/chosen/rejected"
+    assert document["files"][0]["format"] == "preference prompt/chosen/rejected"
     assert any("scripts/dpo_trainer.py" in note for note in document["notes"])
 
 

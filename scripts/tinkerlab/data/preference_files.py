@@ -89,5 +89,5 @@ def check_preference_files(plan: CheckPlan) -> tuple[list[LoadedData], DataRepor
 
 def _as_file(path: Path, found: LoadedPairs) -> LoadedData:
     rows = [pair.conversation("chosen") for pair in found.pairs]
-    name = f"preference format {found.format}"
+    name = f"preference {found.format}"
     return LoadedData(Path(path), rows, found.bad, name, found.notes)

@@ -84,10 +84,10 @@ class LoadedPairs:
 
     @property
     def summary(self) -> str:
-        """One line: ``pairs.jsonl: 128 pairs, preference format prompt/chosen/rejected``."""
+        """One line: ``pairs.jsonl: 128 pairs, format preference prompt/chosen/rejected``."""
         bad = f", {len(self.bad)} bad" if self.bad else ""
         return (
-            f"{self.name}: {counted(len(self.pairs), 'pair')}{bad}, preference format {self.format}"
+            f"{self.name}: {counted(len(self.pairs), 'pair')}{bad}, format preference {self.format}"
         )
 
     @property

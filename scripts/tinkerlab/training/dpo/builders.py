@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,10 @@ def _module(name: str) -> Any:
     path = Path(name).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"comparison_builder_{path.stem}", path)
     assert spec and spec.loader  # a .py file has both
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where chz looks up the types of a class's fields
     spec.loader.exec_module(module)
     return module
 
