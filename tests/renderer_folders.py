@@ -105,9 +105,10 @@ def broken_renderer(kind: str) -> Iterator[str]:
             return prompt
 
         def build_supervised_example(self, messages, **options):
+            bare: Any = messages
             if kind == "drops":
-                messages = [{**m, "content": get_text_content(m)} for m in messages]
-            example, weights = super().build_supervised_example(messages, **options)
+                bare = [{**m, "content": get_text_content(m)} for m in messages]
+            example, weights = super().build_supervised_example(bare, **options)
             trained = torch.nonzero(weights > 0).flatten()
             if kind == "end":
                 weights[trained[-1]] = 0

@@ -124,6 +124,15 @@ def test_rows_are_counted_and_the_rest_is_said(check, tmp_path: Path) -> None:
     assert any("1 rows beyond" in note for note in document["notes"])
 
 
+def test_the_template_of_another_model_under_the_right_renderer(check, tmp_path: Path) -> None:
+    """qwen3_5 is right for the model; the tokenizer is an older one's. Its history differs, too."""
+    answer = {"role": "assistant", "content": "42."}
+    data = conversations(tmp_path / "d.jsonl", [ASK, answer, ASK, answer])
+    document = check("Qwen/Qwen3.5-9B", "--tokenizer", folders.published("qwen3"), "--data", data)
+    assert causes(document) == ["template-mismatch", "earlier-turn-unseen"]
+    assert [it["severity"] for it in document["findings"]] == ["problem", "warning"]
+
+
 def test_bad_lines_are_named(check, tmp_path: Path) -> None:
     data = tmp_path / "d.jsonl"
     good = {"messages": [ASK, {"role": "assistant", "content": "42."}]}

@@ -83,7 +83,7 @@ def check(request: Request) -> tuple[Diagnosis, list[Preview]]:
             "a base model: its chat template, if it has one, is not what the renderer follows"
         )
     elif getattr(tokenizer, "chat_template", None):
-        _template(renderer, name, own, tokenizer, diagnosis)
+        _template(request, renderer, name, own, tokenizer, diagnosis)
     else:
         diagnosis.notes.append(
             "the tokenizer has no chat template: the renderer was held against itself only"
@@ -239,6 +239,7 @@ def _eos(
 
 
 def _template(
+    request: Request,
     renderer: Any,
     name: str,
     own: list[tuple[Sample, Rendered]],
@@ -257,32 +258,36 @@ def _template(
         diagnosis.notes.append(f"{text}: {', '.join(samples)}")
     diagnosis.details["intended"] = result.accepted
     if result.differences and not any(f.cause == "wrong-renderer" for f in diagnosis.findings):
-        diagnosis.findings.append(_mismatch(name, result, tokenizer))
+        diagnosis.findings.append(_mismatch(request.model, name, result, tokenizer))
 
 
-def _mismatch(name: str, result: Parity, tokenizer: Any) -> Finding:
+def _mismatch(model: str, name: str, result: Parity, tokenizer: Any) -> Finding:
     evidence = tuple(result.differences[:6])
     what = f"renderer {name} and the chat template write different tokens on {len(result.samples)}"
     what += f" of the samples: {', '.join(result.samples[:4])}"
     # The template alone decides here: what would be chosen for a model of unknown name?
-    resolved = resolve_renderer("", tokenizer)
-    if resolved.name not in (name, FALLBACK):
+    like = resolve_renderer("", tokenizer)
+    another = like.name not in (name, FALLBACK)
+    recommended = name in recommended_names(model)
+    if another and not recommended:
         return Finding(
             "wrong-renderer",
-            f"{what}; renderer {resolved.name} writes the template's",
+            f"{what}; renderer {like.name} writes the template's",
             "renderer",
             evidence,
-            f"use renderer {resolved.name}: {resolved.reason}",
+            f"use renderer {like.name}: {like.reason}",
         )
-    held = families.family(name) in families.HELD_AGAINST_A_TEMPLATE
+    if another:
+        evidence = (f"the template is one of renderer {like.name}", *evidence)
+    held = another or families.family(name) in families.HELD_AGAINST_A_TEMPLATE
     return Finding(
         "template-mismatch",
         what,
         "chat template",
         evidence,
-        "an engine that uses this template will give the model other prompts than it was trained "
-        "on: serve it with the renderer's tokens, or with the template of the model's own "
-        "revision",
+        f"is this the tokenizer of {model}, unedited? An engine that uses this template gives the "
+        "model other prompts than it was trained on: serve it with the renderer's tokens, or with "
+        "the template of the model's own revision",
         severity="problem" if held else "warning",
     )
 

@@ -92,7 +92,14 @@ def _finding(cause: str, places: list[str], data: LoadedData, looked_at: int, fi
     total = looked_at + len(data.bad)
     more = (f"... and {len(places) - LISTED} more",) if len(places) > LISTED else ()
     return Finding(
-        cause, f"{len(places)} of {total} rows {what}", file, (*places[:LISTED], *more), fix
+        cause,
+        f"{len(places)} of {total} rows {what}",
+        file,
+        (*places[:LISTED], *more),
+        fix,
+        # True of every renderer without the extension property, and harmless where the last
+        # answer alone is trained.
+        severity="warning" if cause == "earlier-turn-unseen" else "problem",
     )
 
 
