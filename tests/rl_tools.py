@@ -88,6 +88,7 @@ def data(
         stop=stop_sequences(resolved.renderer, tokenizer, config.stop),
         stops_of_its_own=bool(config.stop),
         system_prompt=config.system_prompt,
+        zero_reward_on_limit=config.zero_reward_on_limit,
     )
 
 

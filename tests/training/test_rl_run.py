@@ -265,9 +265,22 @@ def test_a_grader_that_fails_now_and_then_is_shown_and_counts_as_failure(
     assert 0.2 < rows(tmp_path / "run")[0]["env/all/grader_error"] < 0.5
 
 
+def test_a_completion_that_is_cut_gets_nothing_where_asked(tmp_path: Path) -> None:
+    settings = {"num_steps": 1, "stop": ["e", "t"], "max_tokens": 40}
+    run(
+        tmp_path / "run", lambda text: 1.0 + len(text), zero_reward_on_limit=True, **settings
+    ).train()
+    found = rollouts(tmp_path / "run")
+    assert {row["truncated"] for row in found} == {True, False}
+    assert all((row["reward"] == 0.0) == row["truncated"] for row in found)
+
+
 def test_samples_without_seeds_differ_from_run_to_run(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        run(tmp_path / name, num_steps=1, seed_samples=False).train()
+        # A reward that differs whatever is sampled, or the pre-flight might refuse.
+        run(
+            tmp_path / name, lambda t: sum(t.encode()) % 101, num_steps=1, seed_samples=False
+        ).train()
     first, second = rollouts(tmp_path / "one"), rollouts(tmp_path / "two")
     assert [row["completion"] for row in first] != [row["completion"] for row in second]
 

@@ -100,6 +100,16 @@ def test_a_reward_that_rises_with_the_length_is_said_once(
     assert text.count("completions grew from 20 to") == 1
 
 
+def test_a_reward_that_rises_with_the_cut_completions_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert watch([*HEALTHY, *[row(0.9, env__all__truncated=0.7)] * 6]) is None
+    text = capsys.readouterr().err
+    assert text.count("cuts rose from 10% to ") == 1 and "zero_reward_on_limit=true" in text
+    assert watch([*HEALTHY, *[row(0.9, env__all__truncated=0.3)] * 6]) is None
+    assert capsys.readouterr().err == ""
+
+
 def test_a_held_out_reward_that_falls_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     falling = [row(0.1 * n, **{"test/env/all/reward/total": 0.8 - 0.1 * n}) for n in range(9)]
     assert watch(falling) is None

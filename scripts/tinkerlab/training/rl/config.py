@@ -46,7 +46,7 @@ ELSEWHERE = {
     "stream_minibatch_config": "this trainer has no streaming minibatches; max_steps_off_policy"
     " overlaps sampling and training",
     "rolling_save_every": "this trainer has no rolling checkpoints; set save_every",
-    "termination": "this trainer has no such policy: a reward function sees the whole completion",
+    "termination": "of TerminationRewardPolicy there is zero_reward_on_limit",
     "rollout_error_tolerance": "a grader's failure counts as failure_reward; a service's ends the"
     " run, and the same command goes on",
 }
@@ -74,6 +74,7 @@ class RLConfig:
     max_eval_tasks: int = 100
     failure_reward: float = 0.0
     grader_timeout: float = 10.0
+    zero_reward_on_limit: bool = False
     renderer: str = "auto"
     system_prompt: str | None = None
 

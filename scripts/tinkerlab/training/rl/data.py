@@ -39,6 +39,7 @@ class RLData:
     stop: list[str] | list[int]
     stops_of_its_own: bool = False
     system_prompt: str | None = None
+    zero_reward_on_limit: bool = False
 
     def messages(self, task: Task) -> list[dict[str, Any]]:
         """The prompt's messages; a system message of the task's own wins over the config's."""
@@ -87,6 +88,7 @@ def prepare(config: RLConfig) -> RLData:
         stop=stop_sequences(resolved.renderer, tokenizer, config.stop),
         stops_of_its_own=bool(config.stop),
         system_prompt=config.system_prompt,
+        zero_reward_on_limit=config.zero_reward_on_limit,
     )
     try:
         require_usable(grader, [*train, *held_out])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tinkerlab.errors import CheckFailed
@@ -219,6 +219,9 @@ def _graded(task: Task, sequences: Sequence[Any], data: RLData) -> list[Completi
         if sequence.logprobs is None:
             raise CheckFailed("the service gave samples without logprobs: nothing to train on")
         truncated = sequence.stop_reason == "length"
+        if truncated and data.zero_reward_on_limit:
+            # As tinker-cookbook's TerminationRewardPolicy: graded, then at most 0.
+            grade = replace(grade, score=min(grade.score, 0.0))
         completions.append(
             Completion(
                 tokens=sequence.tokens,

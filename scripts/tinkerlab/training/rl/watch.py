@@ -27,6 +27,7 @@ MOST = 0.9  # truncated completions from which a run that began below half of it
 SHARE_LOST = 0.5  # of the way from the lowest reward to the best window
 KL_LIMIT = 0.5  # half the mean squared difference of logprobs; healthy on-policy runs: 0.01
 LENGTH_FACTOR = 2.0
+MORE_CUT = 0.25
 HELD_OUT_DROP = 0.1  # of the range of rewards
 
 
@@ -154,6 +155,17 @@ class CollapseWatch:
                     f"the reward rose by {gain:.3g} while completions grew from"
                     f" {_mean(early, LENGTH):.0f} to {_mean(last, LENGTH):.0f} tokens: read"
                     " rollouts.jsonl, the reward may pay for length",
+                )
+            )
+        cut = _mean(last, TRUNCATED) - _mean(early, TRUNCATED)
+        if cut > MORE_CUT:
+            found.append(
+                (
+                    "truncated",
+                    f"the reward rose by {gain:.3g} while the share of completions that max_tokens"
+                    f" cuts rose from {_mean(early, TRUNCATED):.0%} to {_mean(last, TRUNCATED):.0%}:"
+                    " the policy answers and talks on; zero_reward_on_limit=true takes the reward"
+                    " from such completions",
                 )
             )
         evaluations = [row[HELD_OUT] for row in self._rows if HELD_OUT in row]
