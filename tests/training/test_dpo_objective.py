@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from dpo_tools import adapter, pairs, rows_of, run
+from merged_model import MergedModel
 from safetensors.torch import load as load_tensors
 
 from tinkerlab.runs import checkpoints
@@ -16,7 +17,6 @@ from tinkerlab.training.dpo.objective import PairLogprobs, dpo_loss, figures
 
 BETA = 0.3
 RATE, EPS = 1e-3, 1.0  # with both betas 0 an update is RATE * g / (|g| + EPS)
-ALPHA = 32.0  # of the service's adapters: W + ALPHA / rank * B A
 
 
 @pytest.fixture(autouse=True)
@@ -25,50 +25,30 @@ def use(rehearsal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, rehearsal.env[name])
 
 
-class Reference:
-    """The tiny model in plain transformers, its weights replaced by W + scale * B A."""
+def reply_logprob(
+    model: MergedModel, state: dict[str, torch.Tensor], prompt: str, reply: str
+) -> torch.Tensor:
+    """Summed log-probability of the reply and the end of its turn."""
+    start = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    before = model.tokenizer.encode(start, add_special_tokens=False)
+    after = model.tokenizer.encode(f"{reply}<|im_end|>", add_special_tokens=False)
+    return model.token_logprobs(state, before + after)[len(before) - 1 :].sum()
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        self.model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
-        self.scale = ALPHA / rank
-
-    def merged(self, factors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        state = dict(self.model.named_parameters())  # a tied output layer is there once
-        for name, down in factors.items():
-            if not name.endswith(".lora_A.weight"):
-                continue
-            site = name.removesuffix(".lora_A.weight")
-            weight = site.removeprefix("base_model.model.") + ".weight"
-            up = factors[f"{site}.lora_B.weight"]
-            state[weight] = state[weight] + self.scale * up @ down
-        return state
-
-    def logprob(self, state: dict[str, torch.Tensor], prompt: str, reply: str) -> torch.Tensor:
-        """Summed log-probability of the reply and the end of its turn."""
-        start = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-        before = self.tokenizer.encode(start, add_special_tokens=False)
-        after = self.tokenizer.encode(f"{reply}<|im_end|>", add_special_tokens=False)
-        tokens = torch.tensor([before + after])
-        logits = torch.func.functional_call(self.model, state, (tokens,)).logits[0, :-1]
-        logprobs = torch.log_softmax(logits, -1)[torch.arange(tokens.shape[1] - 1), tokens[0, 1:]]
-        return logprobs[len(before) - 1 :].sum()
-
-    def loss(self, state: dict[str, torch.Tensor], batch: list[dict[str, str]]) -> torch.Tensor:
-        """The mean of log(1 + exp(-BETA * difference of log-ratios))."""
-        base = dict(self.model.named_parameters())
-        losses = []
-        for pair in batch:
-            ratio = {
-                side: self.logprob(state, pair["prompt"], pair[side])
-                - self.logprob(base, pair["prompt"], pair[side]).detach()
-                for side in ("chosen", "rejected")
-            }
-            difference = BETA * (ratio["chosen"] - ratio["rejected"])
-            losses.append(torch.log1p(torch.exp(-difference)))
-        return torch.stack(losses).mean()
+def loss_of(
+    model: MergedModel, state: dict[str, torch.Tensor], batch: list[dict[str, str]]
+) -> torch.Tensor:
+    """The mean of log(1 + exp(-BETA * difference of log-ratios))."""
+    losses = []
+    for pair in batch:
+        ratio = {
+            side: reply_logprob(model, state, pair["prompt"], pair[side])
+            - reply_logprob(model, model.base(), pair["prompt"], pair[side]).detach()
+            for side in ("chosen", "rejected")
+        }
+        difference = BETA * (ratio["chosen"] - ratio["rejected"])
+        losses.append(torch.log1p(torch.exp(-difference)))
+    return torch.stack(losses).mean()
 
 
 def test_loss_and_gradient_of_a_step_are_those_computed_by_hand(
@@ -91,11 +71,11 @@ def test_loss_and_gradient_of_a_step_are_those_computed_by_hand(
         load_tensors(adapter(rehearsal, str(record.state_path)))
         for record in checkpoints.read(tmp_path / "run")
     )
-    reference = Reference(rehearsal.model_dir, rank=4)
+    model = MergedModel(rehearsal.model_dir, rank=4)
     batch = [pairs()[trained.data.train[index].line - 1] for index in trained.plan.indices(1)]
 
     leaves = {name: value.float().clone().requires_grad_(True) for name, value in before.items()}
-    loss = reference.loss(reference.merged(leaves), batch)
+    loss = loss_of(model, model.merged(leaves), batch)
     logged = rows_of(tmp_path / "run")
     assert math.isclose(logged[0]["dpo_loss"], math.log(2), rel_tol=1e-6)
     assert math.isclose(logged[1]["dpo_loss"], loss.item(), rel_tol=1e-4)

@@ -62,7 +62,7 @@ def _make(name: str, arguments: Mapping[str, str]) -> Any:
             f" {', '.join(chz.chz_fields(made))}"
         )
     try:
-        return made(**arguments)
+        return made(**dict[str, Any](arguments))
     except (TypeError, ValueError) as error:
         raise InputError(f"comparison_builder {name}: {_brief(error)}") from None
 
