@@ -84,9 +84,13 @@ def write_folder(
     )
     rows = []
     for step in range(steps):
-        row: dict[str, Any] = {"step": step, "train_mean_nll": 0.9 - 0.01 * step}
+        trained_on, held_out = ("train_mean_nll", "test/nll")
+        if task_type == "rl":
+            trained_on, held_out = ("env/all/reward/total", "test/env/all/correct")
+        sign = -1 if task_type == "sft" else 1
+        row: dict[str, Any] = {"step": step, trained_on: 0.5 + sign * 0.01 * step}
         if step % 4 == 0:
-            row["test/nll"] = 0.92 - 0.008 * step
+            row[held_out] = 0.55 + sign * 0.008 * step
         rows.append(row)
     results.write_jsonl(logs / "metrics.jsonl", rows)
     results.write_jsonl(

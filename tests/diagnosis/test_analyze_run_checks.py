@@ -306,6 +306,15 @@ def test_the_share_of_cut_replies_that_a_trainer_logs_is_believed() -> None:
     assert findings(rl(20, lambda _: {"env/all/truncated": 0.1})) == {}
     found = findings(rl(20, lambda share: {"env/all/truncated": 0.7 * share}))
     assert found["replies-truncated"].severity == "problem"
+    # Nine of ten are right though seven of ten are cut: the answer comes before the cut.
+    right = {"env/all/correct": 0.9}
+    found = findings(rl(20, lambda share: {"env/all/truncated": 0.7 * share, **right}))
+    assert found["replies-truncated"].severity == "warning"
+    assert "stop sequence" in found["replies-truncated"].fix
+    # Three of ten right fit the three of ten that end: nothing is known of the cut ones.
+    right = {"env/all/correct": 0.3}
+    found = findings(rl(20, lambda share: {"env/all/truncated": 0.7 * share, **right}))
+    assert found["replies-truncated"].severity == "problem"
 
 
 def test_a_task_solved_in_the_end_is_success() -> None:

@@ -230,6 +230,8 @@ def test_data_statistics_have_a_column_for_each_side(tmp_path):
 def test_an_rl_folder_is_shown_too(tmp_path):
     text = Elements(html_of(results_factory.write_folder(tmp_path, "rl"))).text
     assert "answered right (higher is better)" in text
+    assert "held-out score is highest at step 20 (0.71)" in " ".join(text.split())
+    assert "NLL" not in text.replace("train_mean_nll", "")
 
 
 def test_a_folder_with_nothing_but_records_is_shown(tmp_path):

@@ -15,8 +15,15 @@ from tinkerlab.errors import InputError
 from tinkerlab.evaluation import results
 from tinkerlab.evaluation.checking import Verdict, check_results
 
-TRAIN_KEYS = ("train_mean_nll", "train/mean_nll", "loss")
-HELD_OUT_KEYS = ("test/nll", "val/nll", "eval/nll", "val_nll", "nll")
+# What a run of each kind of task logs at every step, and of its held-out items.
+TRAIN_KEYS = {
+    "sft": ("train_mean_nll", "train/mean_nll", "loss"),
+    "rl": ("env/all/reward/total",),
+}
+HELD_OUT_KEYS = {
+    "sft": ("test/nll", "val/nll", "eval/nll", "val_nll", "nll"),
+    "rl": ("test/env/all/correct", "test/env/all/reward/total"),
+}
 
 
 @dataclass
@@ -53,11 +60,11 @@ class ReportData:
 
     @property
     def train_curve(self) -> list[tuple[int, float]]:
-        return _curve(self.metrics, TRAIN_KEYS)
+        return _curve(self.metrics, TRAIN_KEYS.get(self.task_type, ()))
 
     @property
     def held_out_curve(self) -> list[tuple[int, float]]:
-        return _curve(self.metrics, HELD_OUT_KEYS)
+        return _curve(self.metrics, HELD_OUT_KEYS.get(self.task_type, ()))
 
 
 def collect(folder: Path, export_report: Path | None = None) -> ReportData:

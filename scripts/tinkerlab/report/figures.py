@@ -82,15 +82,15 @@ def _themed(svg: str, name: str) -> str:
     return svg
 
 
-def loss_curves(
-    train: Sequence[tuple[int, float]], held_out: Sequence[tuple[int, float]]
+def training_curves(
+    train: Sequence[tuple[int, float]], held_out: Sequence[tuple[int, float]], quantity: str
 ) -> str | None:
-    """Training loss by step, and the held-out NLL where it was measured; None without points."""
+    """``quantity`` by step, and that of the held-out items; None without points."""
     if not train and not held_out:
         return None
     import numpy as np
 
-    with _axes("Loss by training step", 5.6, 3.4) as (axes, svg):
+    with _axes(f"{quantity} by training step", 5.6, 3.4) as (axes, svg):
         if train:
             steps, values = zip(*train, strict=True)
             long = len(steps) >= _SMOOTH_FROM
@@ -105,7 +105,7 @@ def loss_curves(
             steps, values = zip(*held_out, strict=True)
             axes.plot(steps, values, color=_HELD_OUT, linewidth=2, marker="o", markersize=5)
         axes.set_xlabel("optimizer steps")
-        axes.set_ylabel("NLL, nats per token")
+        axes.set_ylabel(quantity)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.margins(x=0.02)
     return svg[0]

@@ -40,7 +40,11 @@ def _pictures(data: ReportData) -> dict[str, str | None]:
         "interval": figures.interval(
             difference["mean"], difference["low"], difference["high"], lower_is_better=lower
         ),
-        "curves": figures.loss_curves(data.train_curve, data.held_out_curve),
+        "curves": figures.training_curves(
+            data.train_curve,
+            data.held_out_curve,
+            "NLL, nats per token" if data.task_type == "sft" else "reward, held out: share right",
+        ),
         "changes": figures.item_changes(data.changes, lower_is_better=lower, unit=unit),
     }
 

@@ -45,11 +45,27 @@ def truncated(run: Run) -> Iterator[Finding]:
     if isinstance(renderer, str):
         evidence.append(f"renderer: {renderer} (a thinking one needs room for the thinking)")
     limit_text = f"max_tokens={limit:.0f}" if limit else "the token limit"
+    what = (
+        f"{100 * share:.0f} % of the replies are cut at {limit_text}"
+        if share < 1
+        else f"every reply is cut at {limit_text}"
+    )
+    correct = _curve(run, names.CORRECT)
+    right = robust.last_level(correct.values) if correct is not None else 0.0
+    if correct is not None and right > 1 - share + thresholds.TRUNCATED_WARNING:
+        # More are right than end by themselves: the answer stands before the cut.
+        yield Finding(
+            cause="replies-truncated",
+            what=f"{what}, after an answer that is graded right",
+            evidence=(*evidence, f"{correct.key}: {right:.2g}"),
+            fix="what follows the answer is waste: add a stop sequence, or reward a reply that"
+            " ends; evaluate with a larger max_tokens before you compare models",
+            severity="warning",
+        )
+        return
     yield Finding(
         cause="replies-truncated",
-        what=f"{100 * share:.0f} % of the replies are cut at {limit_text}"
-        if share < 1
-        else f"every reply is cut at {limit_text}",
+        what=what,
         evidence=tuple(evidence),
         fix="raise max_tokens to at least twice the length that a correct answer takes, or use"
         " a renderer without thinking; a reply that is cut has no answer to reward",
