@@ -132,7 +132,7 @@ def test_off_policy_lowers_the_same_kl(
     assert found["held_out_teacher_kl_last"] < 0.5 * found["held_out_teacher_kl_first"]
     assert found["train_nll_last"] < found["train_nll_first"]
     traces = (tmp_path / "run" / "traces.jsonl").read_text().splitlines()
-    assert len(traces) == 27 * 8  # three prompts are held out
+    assert len(traces) == 28 * 8  # two prompts are held out
     first = json.loads(traces[0])
     assert first["messages"][-1]["role"] == "assistant"
     assert len(first["completion_tokens"]) <= 8
