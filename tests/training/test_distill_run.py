@@ -301,6 +301,27 @@ def test_other_settings_do_not_go_on_with_a_run(
         distil(tmp_path / "run", teachers["yes"], num_steps=1, max_tokens=9)
 
 
+def test_traces_that_are_gone_are_not_trained_on(
+    tmp_path: Path, teachers: dict[str, Path], distil: Distil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = metrics.append
+
+    def append_and_press(path: Path, step: int, row: Any) -> None:
+        append(path, step, row)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics, "append", append_and_press)
+        distil(tmp_path / "run", teachers["yes"], code=130, method="off_policy")
+    traces = tmp_path / "run" / "traces.jsonl"
+    whole = traces.read_text()
+    traces.write_text(whole[: len(whole) // 2].rsplit("\n", 1)[0] + "\n")
+    with pytest.raises(InputError, match=r"holds \d+ traces of 112; it is not as this run left it"):
+        distil(tmp_path / "run", teachers["yes"], method="off_policy")
+    traces.write_text(whole)
+    distil(tmp_path / "run", teachers["yes"], method="off_policy")
+
+
 def test_help_and_a_dry_run(
     tmp_path: Path, teachers: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -162,7 +162,7 @@ class DistillRun(TrainingRun):
         parts = (client, self.config, self.data, self._open(connection))
         if self.config.method == "on_policy":
             return OnPolicy(*parts)
-        found = traces.read(self.folder.path, len(self.data.sources))
+        found = traces.read(self.folder.path, self.data, self.config)
         return OffPolicy(*parts, traces=found)
 
     def write_inputs(self) -> None:

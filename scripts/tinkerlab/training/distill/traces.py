@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinkerlab.cli import say
+from tinkerlab.errors import InputError
 from tinkerlab.runs import jsonl
 from tinkerlab.training.distill.config import DistillConfig
 from tinkerlab.training.distill.data import DistillData
@@ -79,13 +80,23 @@ def sample(
     return rows
 
 
-def read(folder: Path, sources: int) -> list[list[Trace]]:
+def read(folder: Path, data: DistillData, config: DistillConfig) -> list[list[Trace]]:
     """The traces of each source, in the order of its prompts.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: the file is gone or damaged.
     """
-    found: list[list[Trace]] = [[] for _ in range(sources)]
-    for row in jsonl.read(folder / FILE_NAME):
-        found[row["source"]].append(Trace(row["prompt_tokens"], row["completion_tokens"]))
+    file = folder / FILE_NAME
+    found: list[list[Trace]] = [[] for _ in data.sources]
+    try:
+        for row in jsonl.read(file):
+            found[row["source"]].append(Trace(row["prompt_tokens"], row["completion_tokens"]))
+    except (KeyError, IndexError, TypeError):
+        raise InputError(f"{file}: a row is no trace; begin again with a new run_name") from None
+    wanted = [len(source.train) * config.group_size for source in data.sources]
+    if [len(traces) for traces in found] != wanted:
+        raise InputError(
+            f"{file}: holds {sum(map(len, found))} traces of {sum(wanted)}; it is not as this run"
+            " left it: restore it, or begin again with a new run_name"
+        )
     return found

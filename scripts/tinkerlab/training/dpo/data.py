@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tinkerlab.cli import say
 from tinkerlab.data.preference_check import PairReport, check_pairs
 from tinkerlab.data.preferences import LoadedPairs, PreferencePair, scan_pairs, split_pairs
-from tinkerlab.errors import InputError
 from tinkerlab.training.dpo.config import DPOConfig
 
 if TYPE_CHECKING:
@@ -136,13 +135,3 @@ def fingerprint(pairs: Sequence[PreferencePair]) -> str:
         digest.update(pair.key().encode())
         digest.update(b"\n")
     return digest.hexdigest()
-
-
-def require_held_out(data: DPOData) -> None:
-    """Refuse to measure on nothing.
-
-    Raises:
-        InputError: no pair was held out.
-    """
-    if not data.held_out:
-        raise InputError("no held-out pair to score; give a val_file or a val_fraction")
