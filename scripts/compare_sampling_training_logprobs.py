@@ -23,8 +23,11 @@ from tinkerlab.errors import InputError
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Hold the sampler's logprobs against the trainer's on the same tokens.",
-        epilog="example: python scripts/rehearse.py run --model tiny:llama -- "
-        "python scripts/compare_sampling_training_logprobs.py --model tiny:llama",
+        epilog="examples:\n"
+        "  python scripts/compare_sampling_training_logprobs.py --model Qwen/Qwen3-8B\n"
+        "  python scripts/rehearse.py run --model tiny:llama -- \\\n"
+        "      python scripts/compare_sampling_training_logprobs.py --model tiny:llama",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--model", action="append", required=True, metavar="NAME", help="base model; repeatable")

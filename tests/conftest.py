@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -25,6 +26,9 @@ os.environ["TINKER_TELEMETRY"] = "0"
 for name in ("TINKER_API_KEY", "TINKER_BASE_URL", "TINKER_CREDENTIAL_CMD"):
     os.environ.pop(name, None)
 sys.path.insert(0, str(ROOT / "scripts"))
+# A shell that starts the tests in the background makes them ignore Ctrl-C, and with them every
+# script that they interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tinkerlab.rehearsal.service.launch import DUMMY_KEY, Rehearsal, rehearsal_server  # noqa: E402
 

@@ -76,7 +76,10 @@ class Worker:
         self._stop = weakref.finalize(
             self, _stop, self._process, self._home, [self._requests, self._replies, self._lifeline]
         )
-        threading.Thread(target=_drain, args=(self._process, self._printed), daemon=True).start()
+        self._drained = threading.Thread(
+            target=_drain, args=(self._process, self._printed), daemon=True
+        )
+        self._drained.start()
         self.facts = self._started(setup)
 
     def _started(self, setup: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +134,7 @@ class Worker:
         """How the worker ended, with the last thing that it printed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
+            self._drained.join(1)  # what it printed last may still be in the pipe
         code = self._process.poll()
         if code is None:
             how = "it closed its pipes"
