@@ -48,7 +48,8 @@ def source(what: str | None) -> tuple[Iterable[str], str]:
         InputError: nothing was given, or a file that can't be read.
     """
     if what == "-" or (what is None and not sys.stdin.isatty()):
-        lines = [line.rstrip("\r\n")[: log_text.MAX_LINE] for line in sys.stdin]
+        binary = getattr(sys.stdin, "buffer", None)
+        lines = list(log_text.decoded(binary) if binary else sys.stdin)
         if not any(line.strip() for line in lines):
             raise InputError(
                 "standard input is empty; give a log file, a message, or text on stdin"

@@ -141,7 +141,7 @@ def test_a_healthy_log_is_accused_of_nothing() -> None:
     assert diagnosis.checked == {"lines": 360}
 
 
-def log_with_gap(gap: int, note: str = "INFO evaluating") -> list[str]:
+def log_with_gap(gap: int, note: str = "INFO waiting for batch 20") -> list[str]:
     lines = [f"2026-01-01 10:{i:02d}:00 INFO step {i}" for i in range(20)]
     minute = 19 + gap
     return [
@@ -155,7 +155,7 @@ def test_a_log_that_stands_still_is_told_with_both_lines() -> None:
     (finding,) = explain(log_with_gap(30), "a.log").findings
     assert (finding.cause, finding.severity) == ("log-stands-still", "warning")
     assert "30 minutes" in finding.what
-    assert finding.evidence[0].startswith("line 21: ") and "evaluating" in finding.evidence[0]
+    assert finding.evidence[0].startswith("line 21: ") and "batch 20" in finding.evidence[0]
 
 
 def test_short_gaps_and_explained_ones_are_not() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tinkerlab.diagnosis.errors.log_text import Unit, units
+from tinkerlab.diagnosis.errors.log_text import EXCEPTION, Unit, clean, units
 from tinkerlab.diagnosis.errors.patterns import Pattern, known_patterns
 from tinkerlab.diagnosis.errors.stalls import Clock
 from tinkerlab.diagnosis.findings import Diagnosis, Finding
@@ -14,21 +14,38 @@ from tinkerlab.diagnosis.findings import Diagnosis, Finding
 # A word of each known error stands in the line, or the line is not looked at again: logs are
 # long and errors are few.
 _WORTH_A_LOOK = re.compile(
-    r"[Ee]rror|ERROR|[Ee]xception|[Ww]arn|WARN|Traceback|[Ff]ail|[Pp]aused|[Tt]imed? ?out|HTTP/1"
-    r"|[Nn]ot|[Cc]an'?t|[Mm]ust|[Rr]equire|[Ii]nvalid|[Uu]n(known|expected|supported|safe)|[Ee]xpired"
-    r"|[Ee]xist|[Ee]xceed|[Mm]ismatch|[Ee]mpty|[Kk]illed|heartbeat|capacity|nan|NaN|inf|status|no "
-    r"|[Dd]eprecat|[Tt]oo |[Mm]issing|[Rr]efused|[Gg]ated|[Pp]oisoned|[Ss]tuck|\brank\b|TTL|ttl"
-    r"|API|api_key|[Ee]xtraneous|Consumed|[Bb]ad|[Oo]nly|[Ss]pace|poll|stack|Stack|thinking|[Cc]losed|context|CREDENTIAL|HF_HUB"
+    r"error|exception|warn|traceback|fail|paused|time-?d? ?out|HTTP/|not|n't|must|require|invalid"
+    r"|un(known|expected|supported|safe)|expired|exist|exceed|mismatch|empty|killed|heartbeat"
+    r"|capacity|\bnan\b|\binf|status|\bno |deprecat|too |missing|refused|gated|poisoned|stuck|rank"
+    r"|ttl|api|extraneous|consumed|bad|only|space|poll|stack|thinking|closed|context|credential"
+    r"|hf_hub|scalar|loss_fn_config|wait_for|retrying|backing off|destroyed|different|interrupt"
+    r"|cannot|oom|input_ids|verif",
+    re.IGNORECASE,
 )
-# An unknown error is only called one where the text itself calls it so.
-_EXCEPTION_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b(:|$)")
+# What a line at INFO says may be a prompt, a reply of the model or a setting. It is looked at
+# only where it carries an exception's name, a status, or a metric that is no number.
+_NO_ALARM = re.compile(
+    r"\b(INFO|DEBUG)\b|^I\d{4} |\"(level|levelname|severity)\": ?\"(info|debug)\""
+)
+_YET_SPEAKS = re.compile(
+    r"\b[A-Za-z]\w*(Error|Exception|Timeout|Interrupt)\b(?!\s*=)|Error code: \d|HTTP/[\d.]+ \d"
+    r"|is paused\. Reason|Session heartbeat|[\"=: ](nan|NaN|-?inf|-?Infinity)\b|Traceback"
+    r"|short on capacity|no (reply|answer|response) (after|for|within|in) \d"
+)
 # "0 errors", "error_rate=0.0", "errors: 0": a log that is well speaks of errors too.
 _NO_ERROR = re.compile(
     r"\b(no|0|zero|without) (errors?|failures?|warnings?)\b"
     r"|\b(num_|n_)?(errors?|failures?|warnings?)(_\w+)?\W{1,3}0(\.0+)?\b",
     re.IGNORECASE,
 )
-_HTTP_WAITING = re.compile(r"HTTP/1\.1 (2\d\d|408)")  # 408 is how a long poll says "not yet"
+_HTTP = re.compile(r"HTTP/[\d.]+ (?P<status>\d{3})\b")
+_HTTP_WAITING = ("2", "3", "408")  # 408 is how a long poll says "not yet"
+# The paths of the Tinker API. A hub is asked for files that a model may or may not have, and
+# answers 404 for those: every healthy log has such lines.
+_HTTP_TINKER = re.compile(r"/api/v1/")
+# The SDK repeats these by itself (``tinker/_base_client.py``, ``_should_retry``): an error only
+# if an exception follows.
+_HTTP_REPEATED = re.compile(r"409|429|5\d\d")
 
 EVIDENCE_LENGTH = 300
 
@@ -41,6 +58,7 @@ class _Seen:
     lines: list[int] = field(default_factory=list)
     first: str = ""
     frame: str = ""
+    repeated: bool = True
 
 
 def explain(lines: Iterable[str], name: str = "text") -> Diagnosis:
@@ -57,7 +75,8 @@ def explain(lines: Iterable[str], name: str = "text") -> Diagnosis:
 
     def timed() -> Iterable[str]:
         nonlocal count
-        for count, text in enumerate(lines, start=1):
+        for count, raw in enumerate(lines, start=1):
+            text = clean(raw)
             clock.see(count, text)
             yield text
 
@@ -68,6 +87,7 @@ def explain(lines: Iterable[str], name: str = "text") -> Diagnosis:
             entry.lines.append(unit.line)
             entry.first = entry.first or text
             entry.frame = entry.frame or unit.frame()
+            entry.repeated = entry.repeated and _will_be_repeated(text)
         if not found and _is_error(unit) and len(unknown) < 100:
             unknown.append(unit)
 
@@ -87,7 +107,7 @@ def _patterns_in(unit: Unit) -> list[tuple[Pattern, str]]:
     particular: dict[str, tuple[Pattern, str]] = {}
     generic: dict[str, tuple[Pattern, str]] = {}
     for text in unit.messages():
-        if not _WORTH_A_LOOK.search(text) or _NO_ERROR.search(text) or _HTTP_WAITING.search(text):
+        if not _WORTH_A_LOOK.search(text) or _accuses_nobody(text):
             continue
         for pattern in known_patterns():
             if pattern.generic and particular:
@@ -102,10 +122,27 @@ def _patterns_in(unit: Unit) -> list[tuple[Pattern, str]]:
     return list(generic.values())[:1]
 
 
+def _accuses_nobody(text: str) -> bool:
+    if _NO_ERROR.search(text) or (_NO_ALARM.search(text[:200]) and not _YET_SPEAKS.search(text)):
+        return True
+    http = _HTTP.search(text)
+    if http is None:
+        return False
+    return http["status"].startswith(_HTTP_WAITING) or (
+        "://" in text and not _HTTP_TINKER.search(text)
+    )
+
+
+def _will_be_repeated(text: str) -> bool:
+    """Whether the line is the log of a single request whose status the SDK answers itself."""
+    http = _HTTP.search(text)
+    return bool(http and _HTTP_REPEATED.fullmatch(http["status"]))
+
+
 def _is_error(unit: Unit) -> bool:
     if unit.traceback:
         return True
-    return bool(_EXCEPTION_LINE.match(unit.message)) and not _NO_ERROR.search(unit.message)
+    return bool(EXCEPTION.match(unit.message)) and not _NO_ERROR.search(unit.message)
 
 
 def _known(seen: dict[str, _Seen], name: str, told: set[str]) -> list[Finding]:
@@ -130,7 +167,7 @@ def _known(seen: dict[str, _Seen], name: str, told: set[str]) -> list[Finding]:
                 evidence=tuple(evidence),
                 fix=pattern.fix,
                 then=pattern.then,
-                severity=pattern.severity,
+                severity="warning" if entry.repeated else pattern.severity,
             )
         )
     return findings

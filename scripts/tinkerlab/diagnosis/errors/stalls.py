@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from tinkerlab.diagnosis.errors.times import Stamp, stamp_of
 from tinkerlab.diagnosis.findings import Finding
 
 # A pause of five minutes is longer than any poll or retry of the SDK between two log lines of
@@ -18,7 +19,15 @@ from tinkerlab.diagnosis.findings import Finding
 GAP_SECONDS = 300.0
 GAP_FACTOR = 20.0
 
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+# Evaluations, exports and downloads take long and log nothing meanwhile: an hour for these.
+LONG_WORK_SECONDS = 3600.0
+_LONG_WORK = re.compile(
+    r"eval|validat|benchmark|test set|download|export|merg|compil|loading|tokeniz", re.IGNORECASE
+)
+# A pause that comes again is part of the loop, such as an evaluation every so many steps: told
+# only where it is this much longer than the third longest.
+RECURRING_FACTOR = 3.0
+
 _HEARTBEAT = re.compile(r"Session heartbeat failed for (?P<seconds>[\d.]+) ?s")
 _LAST_EXCEPTION = re.compile(r"Last exception: (?P<name>\w+)")
 _GAVE_UP = re.compile(
@@ -38,7 +47,7 @@ class Clock:
         gaps: (seconds, number and text of the line after the gap, of the line before it).
     """
 
-    last: datetime | None = None
+    last: Stamp | None = None
     before: tuple[int, str] = (0, "")
     gaps: list[tuple[float, int, str, int, str]] = field(default_factory=list)
     beats: list[tuple[int, datetime | None, float, str]] = field(default_factory=list)
@@ -48,20 +57,21 @@ class Clock:
     def see(self, number: int, text: str) -> None:
         """Take one line into account."""
         self.explained = self.explained or bool(_EXPLAINED.search(text))
-        now = _time_of(text)
-        if now is not None:
-            if self.last is not None:
-                seconds = (now - self.last).total_seconds()
+        stamp = stamp_of(text, self.last)
+        if stamp is not None:
+            if self.last is not None and self.last.way == stamp.way:
+                seconds = (stamp.time - self.last.time).total_seconds()
                 if seconds >= 0:
                     self.gaps.append((seconds, number, text, *self.before))
-            self.last, self.before = now, (number, text)
+            self.last, self.before = stamp, (number, text)
+        now = self.last.time if self.last else None
         beat = _HEARTBEAT.search(text)
         if beat:
             exception = _LAST_EXCEPTION.search(text)
             name = exception["name"] if exception else ""
-            self.beats.append((number, now or self.last, float(beat["seconds"]), name))
+            self.beats.append((number, now, float(beat["seconds"]), name))
         elif _GAVE_UP.search(text):
-            self.gave_up.append((number, now or self.last, text))
+            self.gave_up.append((number, now, text))
 
     def findings(self, name: str) -> Iterable[Finding]:
         """Causes that follow from the times; ``name`` is the log's, for the places."""
@@ -118,8 +128,11 @@ class Clock:
         if len(self.gaps) < 5:
             return
         usual = statistics.median(gap[0] for gap in self.gaps)
-        seconds, number, text, before, text_before = max(self.gaps)
-        if seconds < max(GAP_SECONDS, GAP_FACTOR * usual):
+        ordered = sorted(self.gaps, reverse=True)
+        seconds, number, text, before, text_before = ordered[0]
+        long_work = _LONG_WORK.search(text_before) or _LONG_WORK.search(text)
+        least = LONG_WORK_SECONDS if long_work else GAP_SECONDS
+        if seconds < max(least, GAP_FACTOR * usual, RECURRING_FACTOR * ordered[2][0]):
             return
         yield Finding(
             "log-stands-still",
@@ -134,16 +147,6 @@ class Clock:
             then="python scripts/task_dump.py attach PID",
             severity="warning",
         )
-
-
-def _time_of(text: str) -> datetime | None:
-    found = _TIME.search(text[:80])
-    if not found:
-        return None
-    try:
-        return datetime.fromisoformat(f"{found[1]} {found[2]}.{(found[3] or '0').ljust(6, '0')}")
-    except ValueError:
-        return None
 
 
 def _short(text: str, limit: int = 160) -> str:
