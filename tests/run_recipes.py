@@ -255,7 +255,7 @@ def talker(server: Any, client: tinker.ServiceClient, name: str) -> str:
                 model_input=tinker.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs
             )
         )
-    training = client.create_lora_training_client(str(server.model_dir), rank=4).result()
+    training = client.create_lora_training_client(str(server.model_dir), rank=4, seed=1).result()
     for _ in range(120):
         future = training.forward_backward(examples, "cross_entropy")
         training.optim_step(types.AdamParams(learning_rate=1e-2))

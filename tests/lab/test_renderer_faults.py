@@ -160,7 +160,9 @@ def trained(rehearsal: Any, saves: Callable[[Any, Callable[[int], None]], tuple[
     """Train an adapter; ``saves`` says when to save what, and returns the paths."""
     import tinker
 
-    trainer = rehearsal.client().create_lora_training_client(rehearsal.model, rank=4).result()
+    trainer = (
+        rehearsal.client().create_lora_training_client(rehearsal.model, rank=4, seed=1).result()
+    )
     tokens = list(range(60, 90))
     count = len(tokens) - 1
     datum = tinker.Datum(

@@ -36,7 +36,7 @@ def talking(rehearsal) -> str:
 
 
 def new_client(rehearsal: Any) -> Any:
-    return rehearsal.client().create_lora_training_client(rehearsal.model, rank=4).result()
+    return rehearsal.client().create_lora_training_client(rehearsal.model, rank=4, seed=1).result()
 
 
 def loop(rehearsal: Any, lab: Lab, total: int, **options: Any) -> Loop:
