@@ -88,7 +88,7 @@ def judge_here(log_path: Path, model: str | None) -> Diagnosis:
     notes = [
         f"Python {platform.python_version()}; {_listed(found)}",
         f"credential: {credential.source or 'none'}",
-        f"address: {base_url or 'the hosted service'}",
+        f"address: {machine.without_password(base_url) or 'the hosted service'}",
         *credential.notes,
         *machine.variable_notes(),
     ]
@@ -102,7 +102,7 @@ def judge_here(log_path: Path, model: str | None) -> Diagnosis:
         details={
             "versions": {"python": platform.python_version(), **found},
             "credential": credential.source,
-            "base_url": base_url or None,
+            "base_url": machine.without_password(base_url) or None,
         },
     )
 
@@ -146,7 +146,7 @@ def _listed(found: versions.Versions) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
-    if args.create_timeout < 0 or args.timeout <= 0:
+    if not (args.create_timeout >= 0 and args.timeout > 0):  # NaN is neither
         raise InputError("--timeout must be above 0 and --create-timeout not negative")
     if args.freeze:
         return report(judge_freeze(args.freeze), args.json)

@@ -60,11 +60,18 @@ def source(what: str | None) -> tuple[Iterable[str], str]:
     if not what.strip():
         raise InputError("the message is empty; give a log file, a message, or - for stdin")
     path = Path(what)
-    if len(what) < 4096 and "\n" not in what and path.exists():
+    if len(what) < 4096 and "\n" not in what and _exists(path):
         return log_text.read_lines(path), path.name
     if _looks_like_a_path(what):
         raise InputError(f"{what}: No such file or directory; give a log file, a message, or -")
     return what.splitlines(), "message"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a message longer than a file's name may be
+        return False
 
 
 def _looks_like_a_path(text: str) -> bool:
@@ -82,7 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         cli.say(f"wrote {reference.PAGE}")
         return cli.EXIT_OK
     lines, name = source(args.what)
-    return report(explain(lines, name), args.json)
+    diagnosis = explain(lines, name)
+    if name == "message" and not diagnosis.findings and len(args.what.split()) == 1:
+        raise InputError(
+            f"{args.what}: no such file, and no error's name; give a log file, a message, or -"
+        )
+    return report(diagnosis, args.json)
 
 
 if __name__ == "__main__":

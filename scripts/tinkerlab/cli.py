@@ -22,13 +22,16 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 # Tinker API keys start with "tml-", Hugging Face tokens with "hf_"; a JWT with "eyJ". The
-# package tml-renderers is no key.
-_SECRET = re.compile(r"\b(tml-(?!renderers\b)|hf_|eyJ)[A-Za-z0-9_\-.]{6,}")
+# package tml-renderers is no key. Logs hold keys of other services too, and bearer tokens.
+_SECRET = re.compile(
+    r"\b(tml-(?!renderers\b)|hf_|eyJ)[A-Za-z0-9_\-.]{6,}"
+    r"|\b(sk-|ghp_|github_pat_|Bearer )[A-Za-z0-9_\-.]{16,}"
+)
 
 
 def redact(text: str) -> str:
     """Blank every API key, hub token and JWT in ``text``, keeping its recognisable prefix."""
-    return _SECRET.sub(lambda match: f"{match.group(1)}***", text)
+    return _SECRET.sub(lambda match: f"{match[1] or match[2]}***", text)
 
 
 def say(message: str) -> None:

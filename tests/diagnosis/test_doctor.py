@@ -68,10 +68,18 @@ def test_good_versions_are_accused_of_nothing(pydantic: str) -> None:
     assert causes(versions.version_findings({**GOOD, "pydantic": pydantic}, here=False)) == []
 
 
-@pytest.mark.parametrize("name", ["tinker", "tinker-cookbook"])
-def test_a_missing_package(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "here", "accused"),
+    [
+        ("tinker", True, ["not-installed"]),
+        ("tinker", False, ["not-installed"]),
+        ("tinker-cookbook", True, ["not-installed"]),
+        ("tinker-cookbook", False, []),  # elsewhere the SDK may be used alone
+    ],
+)
+def test_a_missing_package(name: str, here: bool, accused: list[str]) -> None:
     left = {key: value for key, value in GOOD.items() if key != name}
-    assert causes(versions.version_findings(left, here=False)) == ["not-installed"]
+    assert causes(versions.version_findings(left, here=here)) == accused
 
 
 def test_the_rules_agree_with_the_installed_cookbook() -> None:
@@ -117,14 +125,58 @@ FREEZE = "tinker==0.38.0\ntinker_cookbook==0.5.8\npydantic==2.13.0b2\n-e git+htt
 PIP_LIST = "Package  Version\n-------- -------\ntinker 0.38.0\ntinker-cookbook 0.5.8\npydantic   2.13.0b2\n"
 
 
-@pytest.mark.parametrize("text", [FREEZE, PIP_LIST], ids=["freeze", "list"])
-def test_a_freeze_file_of_another_machine(text: str, tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize(("text", "packages"), [(FREEZE, 4), (PIP_LIST, 3)], ids=["freeze", "list"])
+def test_a_freeze_file_of_another_machine(text: str, packages: int, tmp_path: Path, capsys) -> None:
     file = tmp_path / "freeze.txt"
     file.write_text(text)
     assert doctor.main(["--freeze", str(file), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["findings"][0]["cause"] == "pydantic-beta"
-    assert document["checked"] == {"packages": 3}
+    assert document["checked"] == {"packages": packages}
+
+
+BETA = {
+    "powershell": FREEZE.encode("utf-16"),
+    "byte order mark": b"\xef\xbb\xbf" + FREEZE.encode(),
+    "json": b'[{"name":"tinker","version":"0.38.0"},{"name":"pydantic","version":"2.13.0b2"}]',
+    "lock": b'name = "tinker"\nversion = "0.38.0"\n\nname = "pydantic"\nversion = "2.13.0b2"\n',
+    "conda": b"# Name  Version  Build\ntinker 0.38.0 pypi_0 pypi\npydantic  2.13.0b2  pypi_0 pypi\n",
+}
+
+
+@pytest.mark.parametrize("content", BETA.values(), ids=list(BETA))
+def test_other_ways_to_list_versions(content: bytes, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "their list.txt"
+    file.write_bytes(content)
+    assert doctor.main(["--freeze", str(file), "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [finding["cause"] for finding in findings] == ["pydantic-beta"]
+
+
+def test_packages_installed_from_a_folder_or_a_repository_are_installed(tmp_path, capsys) -> None:
+    file = tmp_path / "freeze.txt"
+    file.write_text(
+        "tinker @ file:///x/tinker-0.38.0-py3-none-any.whl\n"
+        "-e git+https://x/tinker-cookbook.git@abc#egg=tinker_cookbook\n"
+        "transformers @ git+https://x/transformers@main\n"
+    )
+    assert doctor.main(["--freeze", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["findings"] == []
+    assert found["versions"] == {
+        "tinker": "0.38.0",
+        "tinker-cookbook": "?",
+        "transformers": "?",
+    }
+
+
+def test_addresses_that_no_parser_takes_and_passwords_in_them() -> None:
+    for url in ("http://[::1", "http://127.0.0.1:99999"):
+        assert causes(machine.address_findings(url)) == ["base-url"]
+    (finding,) = machine.address_findings("http://me:secret@example.org")
+    assert "secret" not in finding.where and "example.org" in finding.where
+    (note,) = machine.variable_notes({"HTTPS_PROXY": "http://me:secret@proxy:99999"})
+    assert "secret" not in note and "proxy" in note
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\x00", b"hello\n"])

@@ -221,6 +221,13 @@ def test_bad_files_are_one_line(content: bytes | None, words: str, tmp_path) -> 
         explain_error.main([str(file)])
 
 
+@pytest.mark.parametrize("word", ["train", "missing.log", "runs/first", "x" * 5000, "x" * 300])
+def test_one_word_is_no_message(word: str) -> None:
+    with pytest.raises(InputError, match=r"(?i)no such file"):
+        explain_error.main([word])
+    assert explain_error.main(["MemoryError"]) == 1
+
+
 def test_a_folder_is_sent_to_the_run_analysis(tmp_path) -> None:
     with pytest.raises(InputError, match=r"analyze_run\.py"):
         explain_error.main([str(tmp_path)])

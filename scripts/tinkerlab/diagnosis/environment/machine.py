@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,8 +19,12 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def address_findings(url: str) -> Iterator[Finding]:
     """What is wrong with ``TINKER_BASE_URL`` as it is written."""
-    parts = urlsplit(url.strip())
     fault = None
+    try:
+        parts = urlsplit(url.strip())
+        _ = parts.port
+    except ValueError:  # half an IPv6 address, a port beyond 65535
+        parts, fault = urlsplit(""), "is no http(s) address"
     if url != url.strip() or url[:1] in "'\"":
         fault = "has spaces or quotes around it"
     elif parts.scheme not in ("http", "https") or not parts.hostname:
@@ -30,17 +35,22 @@ def address_findings(url: str) -> Iterator[Finding]:
         yield Finding(
             "base-url",
             f"TINKER_BASE_URL {fault}",
-            where=url,
+            where=without_password(url),
             fix="unset it for the hosted service, or write scheme://host[:port] only",
         )
     elif parts.scheme == "http" and parts.hostname not in LOOPBACK:
         yield Finding(
             "base-url-unencrypted",
             "the key and the data go to this address unencrypted",
-            where=url,
+            where=without_password(url),
             fix="use https",
             severity="warning",
         )
+
+
+def without_password(url: str) -> str:
+    """The address without what stands before an @: a name and a password."""
+    return re.sub(r"//[^/@]*@", "//***@", url)
 
 
 def variable_findings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -60,7 +70,8 @@ def variable_notes(environment: Mapping[str, str] = os.environ) -> Iterator[str]
     """Settings that explain a difference between two machines."""
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HTTP_PROXY"):
         if environment.get(name):
-            yield f"{name} is set: requests go through {urlsplit(environment[name]).hostname}"
+            host = re.split(r"[/?]", re.sub(r"^\w+://", "", environment[name]))[0].split("@")[-1]
+            yield f"{name} is set: requests go through {host}"
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if environment.get(name, "0").lower() not in ("", "0", "false"):
             yield f"{name} is set: tokenizers must be in the cache"

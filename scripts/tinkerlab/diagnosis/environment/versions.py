@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,17 @@ Versions = Mapping[str, str]
 
 PYTHON_NEEDED = (3, 11)  # Requires-Python of tinker 0.38 and tinker-cookbook 0.5.8
 
+UNKNOWN = "?"  # installed from a folder or a repository, which a freeze gives no version for
+
 _FREEZE_LINE = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:===?|\s)\s*([0-9][^\s;#]*)")
+# `name @ https://.../name-1.2-py3-none-any.whl`, `name @ git+https://...`
+_DIRECT = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*@\s*(\S+)")
+_WHEEL = re.compile(r"/[A-Za-z0-9_.]+-([0-9][^-/]*)-[^/]*\.whl")
+_EDITABLE = re.compile(r"^\s*-e\s.*[#&]egg=([A-Za-z0-9._-]+)")
+# Pairs of a JSON listing (`pip list --format json`, conda) or of a lock file (uv, poetry).
+_PAIR = re.compile(
+    r"\"?\bname\"?\s*[:=]\s*\"([A-Za-z0-9._-]+)\"[,\s]+\"?version\"?\s*[:=]\s*\"([0-9][^\"]*)\""
+)
 
 
 def installed_versions() -> dict[str, str]:
@@ -43,23 +54,37 @@ def frozen_versions(path: Path) -> dict[str, str]:
         InputError: no such file, no text, or no line that names a version.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        raw = path.read_bytes()
+        utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's >
+        text = raw.decode("utf-16" if utf16 else "utf-8-sig")
     except OSError as error:
         raise InputError(
             f"--freeze {path}: {error.strerror}; give the output of pip freeze"
         ) from None
-    except UnicodeDecodeError:
+    except UnicodeError:
         raise InputError(f"--freeze {path}: not text; give the output of pip freeze") from None
-    found = {
-        re.sub(r"[-_.]+", "-", match[1]).lower(): match[2]
-        for line in text.splitlines()
-        if (match := _FREEZE_LINE.match(line))
-    }
+    pairs = [match.groups() for match in _PAIR.finditer(text)]
+    found = {_normal(name): version for name, version in pairs or _listed(text)}
     if not found:
         raise InputError(
             f"--freeze {path}: no line like name==1.2.3; give the output of pip freeze"
         )
     return {name: version for name, version in found.items() if name in PACKAGES}
+
+
+def _listed(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        if match := _FREEZE_LINE.match(line):
+            yield match[1], match[2]
+        elif match := _DIRECT.match(line):
+            wheel = _WHEEL.search(match[2])
+            yield match[1], wheel[1] if wheel else UNKNOWN
+        elif match := _EDITABLE.match(line):
+            yield match[1], UNKNOWN
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def version_findings(versions: Versions, *, here: bool) -> Iterator[Finding]:
@@ -68,7 +93,7 @@ def version_findings(versions: Versions, *, here: bool) -> Iterator[Finding]:
     Args:
         here: they are this Python's, so that it and its installation are looked at as well.
     """
-    for name in REQUIRED:
+    for name in REQUIRED if here else REQUIRED[:1]:  # elsewhere the SDK may be used alone
         if name not in versions:
             yield Finding(
                 "not-installed",
@@ -76,6 +101,7 @@ def version_findings(versions: Versions, *, here: bool) -> Iterator[Finding]:
                 where=sys.executable if here else "freeze",
                 fix=f"pip install {name}",
             )
+    accused = set()
     for rule in KNOWN_BAD:
         version = versions.get(rule.package)
         if version is None or not _matches(version, rule.bad):
@@ -84,6 +110,7 @@ def version_findings(versions: Versions, *, here: bool) -> Iterator[Finding]:
             other in versions and _matches(versions[other], spec) for other, spec in rule.when
         ):
             continue
+        accused.add(rule.package)
         others = tuple(f"{other} {versions[other]}" for other, _ in rule.when)
         yield Finding(
             rule.cause,
@@ -93,7 +120,7 @@ def version_findings(versions: Versions, *, here: bool) -> Iterator[Finding]:
             fix=rule.fix,
             severity=rule.severity,
         )
-    yield from _pre_releases(versions)
+    yield from _pre_releases({k: v for k, v in versions.items() if k not in accused})
     if here:
         yield from _this_python()
 

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tinkerlab.diagnosis.environment.machine import without_password
 from tinkerlab.diagnosis.findings import Finding
 
 TIMEOUT_SECONDS = 10.0
@@ -40,6 +41,7 @@ def reach(base_url: str) -> Reach:
     """Ask the service's health page five times."""
     found = Reach()
     url = f"{base_url}/api/v1/healthz"
+    base_url = without_password(base_url)
     for _ in range(ROUNDS):
         started = time.monotonic()
         try:
