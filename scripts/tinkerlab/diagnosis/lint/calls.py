@@ -95,6 +95,8 @@ class Calls(Functions):
         kind = receiver.kind if receiver.kind in CLIENTS else ""
         if not kind and receiver.kind in ("", "import"):
             kind = sdk.TELLING.get(base, "")
+            if base == "sample" and "sampling_params" in args:
+                kind = "sampling"
             if kind and receiver.kind == "import":
                 return None
             if kind:
@@ -167,6 +169,10 @@ class Calls(Functions):
         for value in args.values():
             if value.kind in CLIENTS:
                 self.emit("handed", node, method=name, value=value)
+        if name == "dict":
+            items = dict(first.items) if isinstance(first.items, dict) else {}
+            items |= {key: value for key, value in args.items() if key not in (0, "**")}
+            return Value("dict", items=items, origins=origins)
         if name == "chz.Blueprint" and first.kind == "import":
             return Value("blueprint", data=first.data)
         if last == "apply" and receiver.kind == "blueprint":

@@ -229,13 +229,28 @@ def rare_refresh(program: Program, trace: list[Event]) -> Iterator[Hit]:
                 return
 
 
+# tinker-cookbook #822: at three steps the KL was thirty times that of ppo.
+STALE_STEPS = 3
+
+
 def substeps(program: Program) -> Iterator[Hit]:
-    """The cookbook's RL loop with several substeps and its unclipped default loss."""
+    """The cookbook's RL loop with stale samples or substeps, and its unclipped default loss."""
+    stale = next((event for event in program.events if allows_stale_samples(event)), None)
     for event in program.events:
         if event.what != "call" or not event.method.endswith("rl.train.Config"):
             continue
         count = event.args.get("num_substeps", NOTHING).data
         loss = event.args.get("loss_fn", Value("const", data="importance_sampling")).data
+        if stale is not None and "async_config" in event.args and loss == "importance_sampling":
+            steps = stale.args["max_steps_off_policy"].data
+            yield Hit(
+                "off-policy-importance-sampling",
+                stale.node,
+                f"samples may come from weights {steps} steps old, and importance_sampling does "
+                "not clip the ratio: the KL can run away",
+                'loss_fn="ppo", or max_steps_off_policy=1',
+                severity="warning",
+            )
         if isinstance(count, int) and count > 1 and loss == "importance_sampling":
             yield Hit(
                 "off-policy-importance-sampling",
@@ -245,3 +260,14 @@ def substeps(program: Program) -> Iterator[Hit]:
                 'loss_fn="ppo", or num_substeps=1',
                 severity="warning",
             )
+
+
+def allows_stale_samples(event: Event) -> bool:
+    """Whether this builds the cookbook's AsyncConfig with a lag of several steps."""
+    steps = event.args.get("max_steps_off_policy", NOTHING).data
+    return (
+        event.what == "call"
+        and event.method.endswith("AsyncConfig")
+        and isinstance(steps, int)
+        and steps >= STALE_STEPS
+    )
