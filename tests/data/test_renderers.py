@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published_tokenizers import published_tokenizer
 
 from tinkerlab.data.reading import Row
 from tinkerlab.data.renderers import (
@@ -97,7 +98,7 @@ def test_every_candidate_is_a_renderer_of_the_cookbook(chatml: Any) -> None:
     ],
 )
 def test_published_tokenizers_are_recognised_without_a_known_name(
-    published_tokenizer: Callable[[str], Path], package: str, model: str, expected: str
+    package: str, model: str, expected: str
 ) -> None:
     from tinkerlab.data import load_tokenizer
 

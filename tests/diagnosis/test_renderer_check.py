@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import renderer_folders as folders
+from published_tokenizers import published_tokenizer
 from renderer_folders import TINY
 
 import renderer_check
@@ -55,7 +56,7 @@ ASK = {"role": "user", "content": "What is 15 + 27?"}
 def test_recommended_renderers_of_published_tokenizers(
     check, package: str, model: str, renderer: str
 ) -> None:
-    document = check(model, "--tokenizer", folders.published(package), "--renderer", renderer)
+    document = check(model, "--tokenizer", published_tokenizer(package), "--renderer", renderer)
     assert causes(document) == []
     assert document["checked"]["samples"] >= 11
 
@@ -63,7 +64,7 @@ def test_recommended_renderers_of_published_tokenizers(
 def test_llama3_markers_are_not_qwens(check) -> None:
     """The real tokenizers: markers fall apart, and the right renderer is named."""
     document = check(
-        "Qwen/Qwen3-8B", "--tokenizer", folders.published("qwen3"), "--renderer", "llama3"
+        "Qwen/Qwen3-8B", "--tokenizer", published_tokenizer("qwen3"), "--renderer", "llama3"
     )
     assert causes(document) == ["wrong-renderer"]
     assert "qwen3" in document["findings"][0]["fix"]
@@ -73,7 +74,7 @@ def test_every_intended_difference_is_met(check) -> None:
     """An entry that no tokenizer shows would excuse what nobody has seen."""
     met = {
         *check(SMOLLM2)["intended"],
-        *check("meta-llama/Llama-3.1-8B-Instruct", "--tokenizer", folders.published("llama3_1"))[
+        *check("meta-llama/Llama-3.1-8B-Instruct", "--tokenizer", published_tokenizer("llama3_1"))[
             "intended"
         ],
     }
@@ -128,7 +129,7 @@ def test_the_template_of_another_model_under_the_right_renderer(check, tmp_path:
     """qwen3_5 is right for the model; the tokenizer is an older one's. Its history differs, too."""
     answer = {"role": "assistant", "content": "42."}
     data = conversations(tmp_path / "d.jsonl", [ASK, answer, ASK, answer])
-    document = check("Qwen/Qwen3.5-9B", "--tokenizer", folders.published("qwen3"), "--data", data)
+    document = check("Qwen/Qwen3.5-9B", "--tokenizer", published_tokenizer("qwen3"), "--data", data)
     assert causes(document) == ["template-mismatch", "earlier-turn-unseen"]
     assert [it["severity"] for it in document["findings"]] == ["problem", "warning"]
 
@@ -154,7 +155,7 @@ def test_reasoning_that_a_renderer_leaves_out(check, tmp_path: Path) -> None:
 def test_the_projects_case_of_reasoning_in_plain_data(check, tmp_path: Path) -> None:
     row = [ASK, {"role": "assistant", "content": "<think>\n15 and 27\n</think>\n\n42."}]
     data = conversations(tmp_path / "d.jsonl", row)
-    found = check("Qwen/Qwen3-8B", "--tokenizer", folders.published("qwen3"), "--data", data)
+    found = check("Qwen/Qwen3-8B", "--tokenizer", published_tokenizer("qwen3"), "--data", data)
     assert causes(found) == ["think-tags-in-text"]
 
 

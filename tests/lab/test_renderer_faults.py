@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import renderer_folders as folders
 from fault_lab import Lab, Look, fault, healthy
+from published_tokenizers import published_tokenizer
 from renderer_folders import TINY
 
 SCRIPT = "renderer_check.py"
@@ -262,7 +263,7 @@ def test_base_model(lab: Lab) -> Look:
 @healthy(SCRIPT, produced="Qwen3's published tokenizer, data with reasoning")
 def test_qwen3_as_published(lab: Lab) -> Look:
     data = rows(lab, [ASK, thought("15 + 27 is 42", "It is 42.")])
-    return Look(["Qwen/Qwen3-8B", "--tokenizer", folders.published("qwen3"), "--data", data])
+    return Look(["Qwen/Qwen3-8B", "--tokenizer", published_tokenizer("qwen3"), "--data", data])
 
 
 @pytest.fixture(autouse=True)
