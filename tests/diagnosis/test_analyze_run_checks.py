@@ -116,6 +116,18 @@ def test_a_null_loss_counts_as_nan_and_a_null_elsewhere_does_not() -> None:
     assert findings(rows) == {}
     rows[7]["train_mean_nll"] = None
     assert findings(rows)["loss-not-finite"].where == "step 7"
+    for row in rows[7:]:
+        row["train_mean_nll"] = None
+    assert findings(rows)["loss-not-finite"].where == "step 7"
+
+
+def test_nulls_of_a_table_that_was_written_out_are_no_nan() -> None:
+    rows = sft(60)
+    for step, row in enumerate(rows):
+        row["test/nll"] = 2.0 - step / 100 if step % 10 == 0 else None
+    names_of_all = set(rows[0])
+    evaluations = [dict.fromkeys(names_of_all, None) | {"step": 60 + n} for n in range(6)]
+    assert findings([*rows, *evaluations]) == {}
 
 
 def test_a_converged_loss_is_no_plateau_and_a_constant_one_is() -> None:

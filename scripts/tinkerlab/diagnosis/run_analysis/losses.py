@@ -41,7 +41,7 @@ def not_finite(run: Run) -> Iterator[Finding]:
         if key not in names.FINITE and not key.startswith("teacher_kl/"):
             continue
         rows, values = run.metrics.sparse(key)
-        bad = rows[~np.isfinite(values)]
+        bad = np.union1d(rows[~np.isfinite(values)], run.metrics.lost_at(key))
         if len(bad):
             first[key], counts[key] = int(steps[bad[0]]), len(bad)
     if not first:

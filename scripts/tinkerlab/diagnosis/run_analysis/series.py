@@ -54,6 +54,7 @@ class Metrics:
         self.rows = 0
         self._columns: dict[str, tuple[array[int], array[float]]] = {}
         self._dense: dict[str, tuple[int, np.ndarray]] = {}
+        self._nulls: dict[str, array[int]] = {}
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take one row over."""
@@ -61,6 +62,8 @@ class Metrics:
         for key, value in row.items():
             kind = type(value)
             if kind is not float and kind is not int:
+                if value is None and key in _FINITE:
+                    self._nulls.setdefault(key, array("I")).append(number)
                 value = _odd_value(key, value)
                 if value is None:
                     continue
@@ -91,6 +94,26 @@ class Metrics:
 
         index, values = self._columns.get(key, (array("I"), array("d")))
         return np.array(index, dtype=np.int64), np.array(values, dtype=np.float64)
+
+    def lost_at(self, key: str) -> np.ndarray:
+        """Rows whose null stands for a NaN, as JSON has no word for it.
+
+        A table that was written out as rows has null as well wherever a row lacks the metric,
+        such as an evaluation between two others. So the nulls count where the row holds other
+        numbers of training (if the run logs any), and they are few or all follow the last number.
+        """
+        import numpy as np
+
+        nulls = np.array(self._nulls.get(key, ()), dtype=np.int64)
+        if not len(nulls):
+            return nulls
+        rows, values = self.sparse(key)
+        numbers = rows[np.isfinite(values)]
+        for_good = len(numbers) >= 3 and nulls[0] > numbers[-1]
+        if not for_good and 5 * len(nulls) > len(numbers):
+            return nulls[:0]
+        others = any(name in self._columns for name in names.TRAINING if name != key)
+        return np.intersect1d(nulls, self.training_rows()) if others else nulls
 
     def dense(self, key: str) -> np.ndarray:
         """[rows] values, NaN where a row lacks ``key``."""
@@ -149,6 +172,6 @@ def _odd_value(key: str, value: Any) -> float | None:
     """A number for what other writers make of NaN; None for what is no number."""
     if isinstance(value, bool):
         return float(value)
-    if key in _FINITE and (value is None or str(value).lower() in _NOT_FINITE):
+    if key in _FINITE and str(value).lower() in _NOT_FINITE:
         return float("nan")
     return None
