@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from tinkerlab.diagnosis.errors import log_text
 from tinkerlab.diagnosis.errors.explain import explain
 from tinkerlab.diagnosis.reporting import report
 from tinkerlab.errors import InputError
+
+QUIET_SECONDS = 300.0  # as long as a pause in the log must be to be told, diagnosis/errors/stalls
 
 EXAMPLES = """\
 examples:
@@ -67,6 +70,17 @@ def source(what: str | None) -> tuple[Iterable[str], str]:
     return what.splitlines(), "message"
 
 
+def quiet_for(log: Path) -> list[str]:
+    """Since when nothing was written to a log that names no error; for those who wait for it."""
+    seconds = time.time() - log.stat().st_mtime
+    if not QUIET_SECONDS < seconds < 86400:
+        return []
+    return [
+        f"nothing was written to it for {seconds / 60:.0f} minutes: if its process still lives,"
+        " `python scripts/task_dump.py attach PID` shows where it stands"
+    ]
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
@@ -94,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise InputError(
             f"{args.what}: no such file, and no error's name; give a log file, a message, or -"
         )
+    if not diagnosis.findings and name not in ("message", "stdin"):
+        diagnosis.notes += quiet_for(Path(args.what))
     return report(diagnosis, args.json)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -265,3 +267,13 @@ def test_encodings_line_ends_and_progress_bars(tmp_path, monkeypatch, capsys) ->
         log.write_bytes(content)
         with pytest.raises(InputError, match="binary"):
             explain_error.main([str(log)])
+
+
+def test_a_log_without_an_error_that_is_written_no_more(tmp_path, capsys) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("creating the training client\n")
+    assert explain_error.main([str(log)]) == 0
+    assert "task_dump.py attach" not in capsys.readouterr().out
+    os.utime(log, (time.time() - 2400, time.time() - 2400))
+    assert explain_error.main([str(log)]) == 0
+    assert "for 40 minutes" in capsys.readouterr().out
