@@ -89,6 +89,14 @@ def test_waiting_on_the_service_is_said():
     assert "waiting on the service" in attach.judge([dump(RESULT, IDLE)] * 2, 1.0).verdict
 
 
+def test_two_idle_loops_may_wait_for_the_script_itself():
+    """A queue that nobody fills looks like a request in flight from outside."""
+    diagnosis = attach.judge([dump(IDLE, IDLE)] * 2, 1.0)
+    assert diagnosis.ok
+    assert "waiting on the service" not in diagnosis.verdict
+    assert "a queue that nobody fills" in diagnosis.verdict
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 1}', '[{"frames": [{}]}]'])
 def test_other_output_is_refused(text):
     with pytest.raises(InputError, match="something other"):

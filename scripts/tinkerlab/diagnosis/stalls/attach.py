@@ -132,6 +132,12 @@ def _healthy(looks: Sequence[Look], uses_sdk: bool) -> str:
     waiting = sum(_waits(seen.main) for seen in looks)
     if waiting == len(looks):
         if uses_sdk and all(seen.sdk is not None and seen.sdk.loop_idle for seen in looks):
+            if any(seen.main.loop_idle for seen in looks):
+                # An async script: what its tasks await is not to be seen from outside.
+                return (
+                    "both event loops wait: for the service, or for something of the script's own"
+                    " (a queue that nobody fills, a task); `task_dump.py run --every 5` tells which"
+                )
             return "the main thread waits and the SDK's loop is free: waiting on the service"
         return "the main thread waits for something"
     return f"no thread stood still: the main thread waited in {waiting} of {len(looks)} looks"
