@@ -171,6 +171,17 @@ def raised(*frames: str, error: str) -> str:
 
 
 VARIANTS = {
+    "checkpoint-exists": [
+        "Error code: 409 - {'detail': 'A checkpoint named 000060 already exists.'}",
+        "Error code: 409 - {'error': 'checkpoint name already in use: step-100'}",
+    ],
+    "capacity-pause": ["WARNING Training is paused (Tinker backend is at capacity)"],
+    "engine-rejects-adapter": [
+        "ValueError: LoRA target module lm_head is not supported",
+        "RuntimeError: Loading lora adapter failed: unsupported target module unembed_tokens",
+        "ValueError: found unexpected modules ['unembed_tokens']",
+    ],
+    "image-processor": ["Error code: 400 - expected_tokens 256 does not match image tokens 1024"],
     "tensor-in-loss-config": [
         "TypeError: only size-1 arrays can be converted to Python scalars",
         "RuntimeError: a Tensor with 7 elements cannot be converted to Scalar",

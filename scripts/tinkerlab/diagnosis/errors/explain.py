@@ -19,7 +19,7 @@ _WORTH_A_LOOK = re.compile(
     r"|capacity|\bnan\b|\binf|status|\bno |deprecat|too |missing|refused|gated|poisoned|stuck|rank"
     r"|ttl|api|extraneous|consumed|bad|only|space|poll|stack|thinking|closed|context|credential"
     r"|hf_hub|scalar|loss_fn_config|wait_for|retrying|backing off|destroyed|different|interrupt"
-    r"|cannot|oom|input_ids|verif",
+    r"|cannot|oom|input_ids|verif|expected",
     re.IGNORECASE,
 )
 # What a line at INFO says may be a prompt, a reply of the model or a setting. It is looked at
