@@ -19,7 +19,6 @@ import math
 import os
 import random
 import secrets
-import select
 import sys
 import time
 import traceback
@@ -27,6 +26,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tinkerlab.grading import texts
+from tinkerlab.grading.worker import framing
 from tinkerlab.grading.worker.isolation import Isolation, enter_attempt
 
 MAX_REPORT = 4_096
@@ -130,7 +130,7 @@ def _read_report(descriptor: int, timeout: float) -> bytes | None:
     said = b""
     while len(said) < MAX_REPORT:
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+        if left <= 0 or not framing.readable(descriptor, left):
             return None
         part = os.read(descriptor, MAX_REPORT)
         if not part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import struct
@@ -57,12 +58,23 @@ def receive(descriptor: int, timeout: float | None = None) -> Any:
         raise Closed from None
 
 
+def readable(descriptor: int, seconds: float) -> bool:
+    """Whether there is something to read, or an end to be seen, within ``seconds``.
+
+    ``poll``, because ``select`` refuses descriptors above 1023, which a training process with
+    many connections has.
+    """
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(math.ceil(seconds * 1000)))
+
+
 def _read(descriptor: int, length: int, deadline: float | None) -> bytes:
     parts: list[bytes] = []
     while length:
         if deadline is not None:
             left = max(0.0, deadline - time.monotonic())
-            if not select.select([descriptor], [], [], left)[0]:
+            if not readable(descriptor, left):
                 raise TimedOut
         try:
             part = os.read(descriptor, min(length, 2**20))
