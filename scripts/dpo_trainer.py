@@ -8,14 +8,10 @@ pairs. Interrupted at any moment, the same command goes on exactly where it was.
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tinkerlab import cli
+from tinkerlab.training.command_line import build_parser, this_command
 
 EXAMPLES = """\
 examples:
@@ -29,25 +25,9 @@ exit codes: 0 trained; 1 the loss is not finite or the service stopped; 2 bad co
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="the run's settings")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings that win over the file's"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check the pairs and the settings, then stop"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the summary as one JSON document"
-    )
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = build_parser().parse_intermixed_args(argv)
+    parser = build_parser(__doc__, EXAMPLES, "check the pairs and the settings")
+    arguments = parser.parse_intermixed_args(argv)
 
     from tinkerlab.training import config as configs
     from tinkerlab.training import outcome
@@ -62,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     checkpoint = resolve_checkpoint(config.load_checkpoint_path)
     data = prepare(config)
-    run = DPORun(config, data, command=_command(argv), checkpoint=checkpoint)
+    run = DPORun(config, data, command=this_command(__file__, argv), checkpoint=checkpoint)
     cli.say(run.describe())
     if arguments.dry_run:
         if arguments.json:
@@ -77,12 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "results" in summary:
             print(f"preference accuracy on held-out pairs: {summary['results']['verdict']}")
     return code
-
-
-def _command(argv: Sequence[str] | None) -> str:
-    """This very command, to be shown where a run can be continued."""
-    arguments = sys.argv[1:] if argv is None else argv
-    return shlex.join(["python", os.path.relpath(__file__), *arguments])
 
 
 if __name__ == "__main__":

@@ -8,14 +8,10 @@ nothing to learn from. Interrupted at any moment, the same command goes on where
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tinkerlab import cli
+from tinkerlab.training.command_line import build_parser, this_command
 
 EXAMPLES = """\
 examples:
@@ -31,27 +27,9 @@ saved (run it again to go on). templates/rl-config.yaml explains every key.
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="the run's settings")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings that win over the file's"
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="sample and grade a few groups of the starting policy, then stop",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the summary as one JSON document"
-    )
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = build_parser().parse_intermixed_args(argv)
+    parser = build_parser(__doc__, EXAMPLES, "sample and grade a few groups of the starting policy")
+    arguments = parser.parse_intermixed_args(argv)
 
     from tinkerlab.training import config as configs
     from tinkerlab.training import outcome
@@ -61,14 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.say(configs.to_yaml(config))
 
     from tinkerlab.training.rl.data import prepare
-    from tinkerlab.training.rl.run import RLRun, resolve_checkpoint
+    from tinkerlab.training.rl.run import RLRun
     from tinkerlab.training.run import peak_learning_rate
+    from tinkerlab.training.starting import resolve_checkpoint
 
     rate = peak_learning_rate(config)  # refused, if it must be, before the slow part
     checkpoint = resolve_checkpoint(config.load_checkpoint_path)
     data = prepare(config)
     try:
-        run = RLRun(config, data, rate, command=_command(argv), checkpoint=checkpoint)
+        run = RLRun(config, data, rate, command=this_command(__file__, argv), checkpoint=checkpoint)
         cli.say(run.describe())
         if arguments.dry_run:
             code, preflight = run.dry_run()
@@ -84,12 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(outcome.sentence(summary, "held_out_reward", "reward"))
     return code
-
-
-def _command(argv: Sequence[str] | None) -> str:
-    """This very command, to be shown where a run can be continued."""
-    arguments = sys.argv[1:] if argv is None else argv
-    return shlex.join(["python", os.path.relpath(__file__), *arguments])
 
 
 if __name__ == "__main__":

@@ -7,14 +7,10 @@ leaves a run folder. Interrupted at any moment, the same command goes on exactly
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tinkerlab import cli
+from tinkerlab.training.command_line import build_parser, this_command
 
 EXAMPLES = """\
 examples:
@@ -29,25 +25,9 @@ explains every key.
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="the run's settings")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings that win over the file's"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check the data and the settings, then stop"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the summary as one JSON document"
-    )
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = build_parser().parse_intermixed_args(argv)
+    parser = build_parser(__doc__, EXAMPLES, "check the data and the settings")
+    arguments = parser.parse_intermixed_args(argv)
 
     from tinkerlab.training import config as configs
     from tinkerlab.training import outcome
@@ -62,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     rate = peak_learning_rate(config)  # refused, if it must be, before the slow part
     data = prepare(config)
-    run = SupervisedRun(config, data, rate, command=_command(argv))
+    run = SupervisedRun(config, data, rate, command=this_command(__file__, argv))
     cli.say(run.describe())
     if arguments.dry_run:
         if arguments.json:
@@ -75,12 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(outcome.sentence(summary))
     return code
-
-
-def _command(argv: Sequence[str] | None) -> str:
-    """This very command, to be shown where a run can be continued."""
-    arguments = sys.argv[1:] if argv is None else argv
-    return shlex.join(["python", os.path.relpath(__file__), *arguments])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from tinkerlab.training.loop import Diverged, Listener, Objective, Rhythm, Train
 from tinkerlab.training.progress import PlainProgress, Shown, make_progress
 from tinkerlab.training.run_config import RunConfig
 from tinkerlab.training.schedule import learning_rate_at, recommended_learning_rate
+from tinkerlab.training.starting import client_from
 from tinkerlab.training.tracking import WandbTracker
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class TrainingRun(ABC):
         total_steps: of the whole run.
         renderer_name: kept with the checkpoints, where tinker-cookbook looks for it.
         command: the command that goes on with the run, for messages.
+        checkpoint: the training state to begin from, resolved (``starting``); None for a fresh
+            adapter on the base model.
     """
 
     FREE_TO_CHANGE: ClassVar[frozenset[str]]
@@ -73,7 +76,9 @@ class TrainingRun(ABC):
         total_steps: int,
         renderer_name: str,
         command: str,
+        checkpoint: str | None = None,
     ) -> None:
+        self.checkpoint = checkpoint
         self._settings = config
         self._renderer_name = renderer_name
         self.peak_rate = peak_rate
@@ -126,8 +131,20 @@ class TrainingRun(ABC):
         """Drop what this kind of training wrote of ``step`` and later."""
 
     def fresh_client(self, connection: tinker.ServiceClient) -> tinker.TrainingClient:
-        """The training client of step 0."""
+        """The training client of step 0: a fresh optimizer, on what the run begins from.
+
+        Raises:
+            InputError: the service refuses the adapter, or has no such checkpoint.
+        """
         config = self._settings
+        if self.checkpoint is not None:
+            return client_from(
+                connection,
+                self.checkpoint,
+                base_model=config.base_model,
+                lora_rank=config.lora_rank,
+                metadata=self.metadata(),
+            )
         return service.create_adapter(
             connection,
             config.base_model,

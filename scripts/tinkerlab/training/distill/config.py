@@ -14,7 +14,7 @@ from typing import Literal
 import chz
 
 from tinkerlab.training import config_checks as checks
-from tinkerlab.training.rl.config import POLICY_LOSSES
+from tinkerlab.training.rl.config import check_loss_settings
 from tinkerlab.training.starting import require_trainable
 
 # Settings of the cookbook's Config classes that have another name here, or no counterpart.
@@ -152,17 +152,8 @@ class DistillConfig:
             )
         if self.kl_penalty_coef == 0:
             raise ValueError("kl_penalty_coef must be above 0: it is the only thing to learn from")
-        self._check_loss()
+        check_loss_settings(self.loss_fn, self.loss_fn_config)
         require_trainable(self.load_checkpoint_path)
         checks.optimizer(self)
         checks.adapter(self)
         checks.ttl(self.ttl_seconds)
-
-    def _check_loss(self) -> None:
-        known = POLICY_LOSSES[self.loss_fn]
-        for key, value in (self.loss_fn_config or {}).items():
-            if key not in known:
-                has = f"it has {', '.join(known)}" if known else "it has none"
-                raise ValueError(f"loss_fn_config: {self.loss_fn} has no setting {key!r}; {has}")
-            if not math.isfinite(value):
-                raise ValueError(f"loss_fn_config: {key} must be a finite number, got {value}")

@@ -24,7 +24,6 @@ from tinkerlab.training.distill.objective import Distillation, OffPolicy, OnPoli
 from tinkerlab.training.distill.teachers import Teacher, open_teachers
 from tinkerlab.training.progress import Shown
 from tinkerlab.training.run import TrainingRun
-from tinkerlab.training.starting import client_from
 
 if TYPE_CHECKING:
     import tinker
@@ -80,13 +79,13 @@ class DistillRun(TrainingRun):
         self.config = config
         self.data = data
         self.teachers = teachers
-        self.checkpoint = checkpoint
         super().__init__(
             config,
             peak_rate=peak_rate,
             total_steps=config.num_steps,
             renderer_name=data.rendering.renderer_name,
             command=command,
+            checkpoint=checkpoint,
         )
 
     def resolved(self) -> dict[str, Any]:
@@ -139,18 +138,6 @@ class DistillRun(TrainingRun):
     def _open(self, connection: tinker.ServiceClient) -> list[tinker.SamplingClient]:
         return open_teachers(
             connection, self.teachers, self.config.base_model, self.data.rendering.tokenizer
-        )
-
-    def fresh_client(self, connection: tinker.ServiceClient) -> tinker.TrainingClient:
-        """A fresh adapter, or the checkpoint's weights with a fresh optimizer."""
-        if self.checkpoint is None:
-            return super().fresh_client(connection)
-        return client_from(
-            connection,
-            self.checkpoint,
-            base_model=self.config.base_model,
-            lora_rank=self.config.lora_rank,
-            metadata=self.metadata(),
         )
 
     def position(self, step: int) -> tuple[int, int]:

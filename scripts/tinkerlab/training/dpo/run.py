@@ -27,7 +27,6 @@ from tinkerlab.training.dpo.objective import DPOObjective
 from tinkerlab.training.dpo.results import write_results
 from tinkerlab.training.progress import Shown
 from tinkerlab.training.run import TrainingRun
-from tinkerlab.training.starting import client_from
 
 if TYPE_CHECKING:
     import tinker
@@ -80,7 +79,6 @@ class DPORun(TrainingRun):
     ) -> None:
         self.config = config
         self.data = data
-        self.checkpoint = checkpoint
         self.plan = BatchPlan(len(data.train), config.train_batch_size, config.seed)
         self.submit_ahead = config.submit_ahead
         super().__init__(
@@ -89,6 +87,7 @@ class DPORun(TrainingRun):
             total_steps=self.plan.total_steps(config.num_epochs, config.num_steps),
             renderer_name=data.renderer_name,
             command=command,
+            checkpoint=checkpoint,
         )
 
     def resolved(self) -> dict[str, Any]:
@@ -142,18 +141,6 @@ class DPORun(TrainingRun):
                 f"trained, but the service stopped the comparison: {service.brief(error)}. This"
                 f" goes on with it: {self.command}"
             ) from None
-
-    def fresh_client(self, connection: tinker.ServiceClient) -> tinker.TrainingClient:
-        """The weights that the run starts from: a fresh adapter, or the checkpoint's."""
-        if self.checkpoint is None:
-            return super().fresh_client(connection)
-        return client_from(
-            connection,
-            self.checkpoint,
-            base_model=self.config.base_model,
-            lora_rank=self.config.lora_rank,
-            metadata=self.metadata(),
-        )
 
     def position(self, step: int) -> tuple[int, int]:
         return self.plan.position(step)

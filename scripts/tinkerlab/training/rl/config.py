@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import chz
 
 from tinkerlab.training import config_checks as checks
+from tinkerlab.training.starting import require_trainable
 
 # What each policy loss takes in loss_fn_config, after the service's pages on losses
 # (tinker-docs.thinkingmachines.ai/tinker/losses). A test compares the names with the SDK's.
@@ -50,6 +52,21 @@ ELSEWHERE = {
     "rollout_error_tolerance": "a grader's failure counts as failure_reward; a service's ends the"
     " run, and the same command goes on",
 }
+
+
+def check_loss_settings(loss_fn: str, settings: Mapping[str, float] | None) -> None:
+    """Refuse what ``loss_fn``, one of ``POLICY_LOSSES``, does not take.
+
+    Raises:
+        ValueError: a setting that it does not have, or one that is no finite number.
+    """
+    known = POLICY_LOSSES[loss_fn]
+    for key, value in (settings or {}).items():
+        if key not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"loss_fn_config: {loss_fn} has no setting {key!r}; {has}")
+        if not math.isfinite(value):
+            raise ValueError(f"loss_fn_config: {key} must be a finite number, got {value}")
 
 
 @chz.chz
@@ -201,13 +218,7 @@ class RLConfig:
             nearest = difflib.get_close_matches(name, POLICY_LOSSES, n=1, cutoff=0.5)
             hint = f"did you mean {nearest[0]}?" if nearest else "not in the installed SDK;"
             raise ValueError(f"loss_fn {name!r}: {hint} there are {', '.join(POLICY_LOSSES)}")
-        for key, value in (self.loss_fn_config or {}).items():
-            known = POLICY_LOSSES[name]
-            if key not in known:
-                has = f"it has {', '.join(known)}" if known else "it has none"
-                raise ValueError(f"loss_fn_config: {name} has no setting {key!r}; {has}")
-            if not math.isfinite(value):
-                raise ValueError(f"loss_fn_config: {key} must be a finite number, got {value}")
+        check_loss_settings(name, self.loss_fn_config)
 
     def _check_paths(self) -> None:
         path = self.kl_reference_path
@@ -216,11 +227,7 @@ class RLConfig:
                 f"kl_reference_path {path}: must be 'base' or a tinker://<run>/sampler_weights/"
                 "<name> path (sampler_path in the run's checkpoints.jsonl)"
             )
-        if self.load_checkpoint_path and "/sampler_weights/" in self.load_checkpoint_path:
-            raise ValueError(
-                f"load_checkpoint_path {self.load_checkpoint_path}: sampler weights cannot be"
-                " trained; give the weights path (state_path in the run's checkpoints.jsonl)"
-            )
+        require_trainable(self.load_checkpoint_path)
         if self.kl_penalty_coef > 0 and self.load_checkpoint_path and path is None:
             raise ValueError(
                 "kl_penalty_coef with load_checkpoint_path: say what to stay close to, with"

@@ -22,13 +22,12 @@ two of them, the steps up to the next are closer to on-policy than they would ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinkerlab import service
 from tinkerlab.cli import EXIT_BAD_INPUT, EXIT_FOUND, EXIT_OK, say
 from tinkerlab.errors import CheckFailed, InputError
-from tinkerlab.runs import checkpoints, jsonl, metrics
+from tinkerlab.runs import jsonl, metrics
 from tinkerlab.training import outcome
 from tinkerlab.training.batches import BatchPlan
 from tinkerlab.training.loop import Listener
@@ -100,7 +99,6 @@ class RLRun(TrainingRun):
     ) -> None:
         self.config = config
         self.data = data
-        self.checkpoint = checkpoint
         self.plan = BatchPlan(len(data.train), config.groups_per_batch, config.seed)
         self.log = RolloutLog(config.folder, config.rollouts_per_step)
         super().__init__(
@@ -109,6 +107,7 @@ class RLRun(TrainingRun):
             total_steps=config.num_steps,
             renderer_name=data.renderer_name,
             command=command,
+            checkpoint=checkpoint,
         )
 
     def resolved(self) -> dict[str, Any]:
@@ -220,34 +219,6 @@ class RLRun(TrainingRun):
                 f" {service.brief(error)}"
             ) from None
 
-    def fresh_client(self, connection: tinker.ServiceClient) -> tinker.TrainingClient:
-        """A fresh adapter, or the checkpoint's weights with a fresh optimizer."""
-        if self.checkpoint is None:
-            return super().fresh_client(connection)
-        self._check_checkpoint(self.checkpoint)
-        return connection.create_training_client_from_state(
-            self.checkpoint, user_metadata=self.metadata()
-        ).result()
-
-    def _check_checkpoint(self, path: str) -> None:
-        try:
-            info = service.rest_client().get_weights_info_by_tinker_path(path).result()
-        except service.refusals() as error:
-            raise InputError(
-                f"load_checkpoint_path {path}: {service.brief(error)}; it expired, was deleted, or"
-                " TINKER_BASE_URL points elsewhere"
-            ) from None
-        if info.base_model != self.config.base_model:
-            raise InputError(
-                f"load_checkpoint_path {path}: its base model is {info.base_model}, not"
-                f" {self.config.base_model}; set base_model={info.base_model}"
-            )
-        if info.lora_rank and info.lora_rank != self.config.lora_rank:
-            raise InputError(
-                f"load_checkpoint_path {path}: its rank is {info.lora_rank}, not"
-                f" {self.config.lora_rank}; set lora_rank={info.lora_rank}"
-            )
-
     # -- the loop's parts ---------------------------------------------------------------------
 
     def position(self, step: int) -> tuple[int, int]:
@@ -309,23 +280,3 @@ class RLRun(TrainingRun):
 
     def diverged_advice(self) -> str:
         return "Use a lower learning_rate, loss_fn=ppo or a grad_clip_norm"
-
-
-def resolve_checkpoint(path: str | None) -> str | None:
-    """The training state that ``load_checkpoint_path`` means: itself, or a run folder's newest.
-
-    Raises:
-        InputError: neither a ``tinker://`` path nor a run folder with a checkpoint.
-    """
-    if path is None or path.startswith("tinker://"):
-        return path
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise InputError(
-            f"load_checkpoint_path {path}: neither a tinker://<run>/weights/<name> path nor a run"
-            " folder"
-        )
-    states = [record.state_path for record in checkpoints.read(folder) if record.state_path]
-    if not states:
-        raise InputError(f"load_checkpoint_path {path}: this run folder records no checkpoint")
-    return states[-1]

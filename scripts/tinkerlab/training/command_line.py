@@ -1,0 +1,38 @@
+"""The command line that every trainer has: a config file, overrides, a dry run, one summary."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def build_parser(description: str | None, examples: str, dry_run: str) -> argparse.ArgumentParser:
+    """The parser of a trainer's script; use its ``parse_intermixed_args``.
+
+    Args:
+        dry_run: what ``--dry-run`` does before it stops, for the help.
+    """
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="the run's settings")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that win over the file's"
+    )
+    parser.add_argument("--dry-run", action="store_true", help=f"{dry_run}, then stop")
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as one JSON document"
+    )
+    return parser
+
+
+def this_command(script: str, argv: Sequence[str] | None) -> str:
+    """The very command that was given, to be shown where a run can be continued."""
+    arguments = sys.argv[1:] if argv is None else argv
+    return shlex.join(["python", os.path.relpath(script), *arguments])
