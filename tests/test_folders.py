@@ -36,6 +36,13 @@ def test_a_file_in_the_way_is_named_and_kept(file: Path, refuse) -> None:
     assert file.read_text() == "kept"
 
 
+def test_a_folder_without_permission_is_refused_before_the_work(tmp_path, monkeypatch) -> None:
+    """The answer of the system is put in its place: the superuser may write anywhere."""
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(InputError, match=f"no permission to write in {tmp_path}"):
+        require_writable(tmp_path / "not/yet/there")
+
+
 def test_a_place_not_there_yet_is_writable(tmp_path: Path) -> None:
     require_writable(tmp_path / "not/yet/there")
     assert not (tmp_path / "not").exists()
