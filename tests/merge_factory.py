@@ -308,3 +308,29 @@ def settings(folder: Path, **changes: Any) -> None:
 
 def copied(folder: Path, name: str) -> Path:
     return Path(shutil.copytree(folder, folder.parent / name))
+
+
+def save_in_shards(folder: Path) -> None:
+    """Split a model into three files with an index, as large models come."""
+    tensors, weight_map = tensors_of(folder), {}
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    names = sorted(tensors)
+    for number in range(3):
+        file = f"model-{number + 1:05d}-of-00003.safetensors"
+        part = {name: tensors[name] for name in names[number::3]}
+        weight_map |= dict.fromkeys(part, file)
+        save_file(part, str(folder / file), metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def our_export(case: Case) -> Path:
+    """The folder of the merged model as ``export_model.py`` builds it."""
+    from tinkerlab.export.adapter import read_adapter
+    from tinkerlab.export.build import build_merged
+    from tinkerlab.export.checkpoint import read_checkpoint
+
+    merged = case.folder / "merged"
+    build_merged(read_adapter(case.adapter), read_checkpoint(case.base), merged)
+    return merged

@@ -17,6 +17,7 @@ from merge_factory import (
     copied,
     edit,
     make,
+    our_export,
     rewrite,
     settings,
     tensors_of,
@@ -122,16 +123,6 @@ def hook(a: Tensor, b: Tensor, start: int) -> Callable[..., Tensor]:
         return output
 
     return add
-
-
-def our_export(case: Case) -> Path:
-    from tinkerlab.export.adapter import read_adapter
-    from tinkerlab.export.build import build_merged
-    from tinkerlab.export.checkpoint import read_checkpoint
-
-    merged = case.folder / "merged"
-    build_merged(read_adapter(case.adapter), read_checkpoint(case.base), merged)
-    return merged
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,4 +1,4 @@
-"""Runs that stand still for a reason, each made for real; slow serialization, too.
+"""Runs that stand still for a reason, each made for real.
 
 A script is run under ``task_dump.py run`` against a rehearsal, and the trace that it leaves is
 what ``task_dump.py report`` must judge.
@@ -6,14 +6,12 @@ what ``task_dump.py report`` must judge.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pytest
 from fault_lab import SCRIPTS, Look, fault, healthy
 
 import task_dump
@@ -412,56 +410,3 @@ def test_script_without_tinker(lab) -> Look:
     script = lab.write("train.py", "import time\ntime.sleep(1.2)\n")
     task_dump.main(["run", "--trace", str(lab.tmp_path / "trace"), "--", str(script)])
     return Look(["report", lab.tmp_path / "trace"])
-
-
-QUICK = ("--repeats", "2", "--batch", "2", "--prompt-length", "8192")
-
-
-@fault("serialization_test.py", "slow-datum-build", produced="one torch scalar a token")
-def test_scalars_in_datums(lab) -> Look:
-    code = """
-import tinker, torch
-
-def make_batch():
-    ids = list(range(8000))
-    inputs = {"target_tokens": [torch.tensor(i) for i in ids],
-              "weights": [torch.tensor(1.0) for _ in ids]}
-    return [tinker.Datum(model_input=tinker.ModelInput.from_ints(ids), loss_fn_inputs=inputs)
-            for _ in range(2)]
-"""
-    return Look([*QUICK, "--builder", f"{lab.write('train.py', code)}:make_batch"])
-
-
-@fault("serialization_test.py", "one-token-chunks", produced="a prompt appended to token by token")
-def test_chunk_for_each_token(lab) -> Look:
-    code = """
-import numpy as np, tinker
-
-def make_batch():
-    prompt = tinker.ModelInput.empty()
-    for token in range(1500):
-        prompt = prompt.append(tinker.EncodedTextChunk(tokens=[token]))
-    inputs = {"target_tokens": np.arange(1500), "weights": np.ones(1500, np.float32)}
-    return [tinker.Datum(model_input=prompt, loss_fn_inputs=inputs)]
-"""
-    return Look([*QUICK, "--builder", f"{lab.write('train.py', code)}:make_batch"])
-
-
-@fault("serialization_test.py", "oversized-datum", produced="a hundred soft targets for each token")
-def test_many_soft_targets(lab) -> Look:
-    return Look([*QUICK, "--top-k", "100"])
-
-
-@fault(
-    "serialization_test.py",
-    "pure-python-protobuf",
-    produced="PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python",
-)
-def test_protobuf_in_pure_python(lab) -> Look:
-    return Look(QUICK, env={**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"})
-
-
-@pytest.mark.parametrize("form", ["numpy", "torch", "lists"])
-@healthy("serialization_test.py", produced="a batch of 4 x 8,192 tokens from plain arrays or lists")
-def test_plain_batch(lab, form) -> Look:
-    return Look(["--form", form, "--repeats", "3"])
