@@ -59,7 +59,6 @@ class Lab:
     start_rehearsal: Callable[..., Any]
     monkeypatch: pytest.MonkeyPatch
     record: Callable[[str, Any], None]
-    outputs: list[subprocess.CompletedProcess[str]] = field(default_factory=list)
     at_end: list[Callable[[], Any]] = field(default_factory=list)
     judged: bool = False
 
@@ -80,7 +79,7 @@ class Lab:
         """
         script = self.write("train.py", code)
         with self.start_rehearsal(**options) as server:
-            done = subprocess.run(
+            return subprocess.run(
                 [sys.executable, str(script), *arguments],
                 env=server.env,
                 cwd=self.tmp_path,
@@ -88,8 +87,6 @@ class Lab:
                 text=True,
                 timeout=timeout,
             )
-        self.outputs.append(done)
-        return done
 
     def judge(self, case: Case, look: Look) -> None:
         """Run the script and hold what it says against what the case expects."""

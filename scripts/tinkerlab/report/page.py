@@ -1,15 +1,11 @@
-"""Fill the report's template.
-
-jinja2 escapes every value (autoescape); only the figures, which are drawn from numbers, are
-passed as markup. Keys and tokens are blanked in the finished page, whatever they came in with.
-"""
+"""Fill the report's template: what each value and picture of it is."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from tinkerlab import cli
+from tinkerlab import pages
 from tinkerlab.evaluation import results
 from tinkerlab.report import figures, views
 from tinkerlab.report.collect import ReportData
@@ -17,19 +13,9 @@ from tinkerlab.report.collect import ReportData
 
 def render(data: ReportData) -> str:
     """The whole page as HTML text."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = _number
     values = _values(data)
     values["pictures"] = {name: svg for name, svg in _pictures(data).items() if svg is not None}
-    return cli.redact(environment.get_template("page.html.j2").render(values))
+    return pages.fill(Path(__file__).with_name("page.html.j2"), values, {"number": _number})
 
 
 def _pictures(data: ReportData) -> dict[str, str | None]:

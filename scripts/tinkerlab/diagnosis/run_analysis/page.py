@@ -1,7 +1,4 @@
-"""The analysis as one self-contained HTML page: verdict, findings, curves.
-
-jinja2 escapes every value; only the pictures, drawn from numbers, are passed as markup.
-"""
+"""The analysis as one self-contained HTML page: verdict, findings, curves."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tinkerlab import cli
+from tinkerlab import pages
 from tinkerlab.diagnosis.findings import Diagnosis
 from tinkerlab.diagnosis.run_analysis import names, plots, reinforcement, timing
 from tinkerlab.diagnosis.run_analysis.attempts import take_apart
@@ -21,28 +18,19 @@ LINES = 3
 
 def render(run: Run, diagnosis: Diagnosis) -> str:
     """The whole page as HTML text."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     settings = {
         key: value
         for key, value in run.config.items()
         if isinstance(value, (str, int, float)) and not isinstance(value, bool)
     }
-    page = environment.get_template("page.html.j2").render(
-        run=run,
-        diagnosis=diagnosis,
-        name=run.path.resolve().name if run.folder else run.path.name,
-        pictures=list(pictures(run)),
-        settings=settings,
-    )
-    return cli.redact(page)
+    values = {
+        "run": run,
+        "diagnosis": diagnosis,
+        "name": run.path.resolve().name if run.folder else run.path.name,
+        "pictures": list(pictures(run)),
+        "settings": settings,
+    }
+    return pages.fill(Path(__file__).with_name("page.html.j2"), values)
 
 
 def pictures(run: Run) -> list[dict[str, Any]]:
