@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import urllib.error
 import urllib.request
@@ -37,7 +38,20 @@ def connect(run_name: str, metadata: dict[str, str]) -> tinker.ServiceClient:
         raise InputError(f"{address}: billing is not set up ({brief(error)})") from None
     except tinker.TinkerError as error:
         raise InputError(f"can't use {address}: {brief(error)}; {REHEARSE}") from None
+    _quiet_waiting()
     return tinker.ServiceClient(user_metadata=metadata, display_name=run_name)
+
+
+def _quiet_waiting() -> None:
+    """Drop the SDK's warning for each answer that takes longer than one long poll.
+
+    A busy service gives one for every request and every half minute; waiting is no fault.
+    """
+    logging.getLogger("tinker.lib.api_future_impl").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "try_again" not in record.getMessage()
 
 
 def require_reachable(address: str) -> None:

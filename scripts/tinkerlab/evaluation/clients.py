@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ def open_clients(names: Mapping[str, str], purpose: str) -> dict[str, tinker.Sam
 
     from tinkerlab import service
 
-    quiet_waiting()
     connection = service.connect("evaluate", {"purpose": purpose})
     pending = {
         key: connection.create_sampling_client(model_path=name)
@@ -56,17 +54,3 @@ def require_same_base(
             f"{checkpoint} was trained on {trained.get_base_model()}, not on {base_model};"
             " compare it with that one"
         )
-
-
-def quiet_waiting() -> None:
-    """Drop the SDK's warning for each answer that takes longer than one long poll.
-
-    A busy service gives one for every request and every half minute; waiting is no fault.
-    """
-    logger = logging.getLogger("tinker.lib.api_future_impl")
-    if _not_about_waiting not in logger.filters:
-        logger.addFilter(_not_about_waiting)
-
-
-def _not_about_waiting(record: logging.LogRecord) -> bool:
-    return "try_again" not in record.getMessage()

@@ -14,7 +14,6 @@ from tinkerlab.diagnosis.findings import Diagnosis
 from tinkerlab.diagnosis.logprob_gap import measure
 from tinkerlab.diagnosis.logprob_gap.verdict import Scores, judge
 from tinkerlab.errors import InputError
-from tinkerlab.evaluation.clients import quiet_waiting
 
 PROMPTS = (
     "What is 15 + 27?",
@@ -60,7 +59,6 @@ def check(request: Request) -> Diagnosis:
     import tinker
 
     texts = read_prompts(request.prompts)[: request.n]
-    quiet_waiting()
     connection = service.connect("logprob gap", {"purpose": "compare logprobs"})
     diagnosis = Diagnosis(healthy="sampler and trainer agree on every model")
     diagnosis.checked = {"models": 0, "tokens": 0}
