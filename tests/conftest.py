@@ -114,3 +114,19 @@ def start_rehearsal(tmp_path: Path) -> StartRehearsal:
         return running(options.pop("store", tmp_path / "store"), **options)
 
     return start
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which blocks of the pages nothing here can check, and why."""
+    ran = (
+        r.nodeid for found in terminalreporter.stats.values() for r in found if hasattr(r, "nodeid")
+    )
+    if not any("tests/docs/" in nodeid for nodeid in ran):
+        return
+    from markdown_pages import markdown_pages, page_blocks, unchecked_blocks
+
+    total = sum(len(page_blocks(page)) for page in markdown_pages())
+    left = unchecked_blocks()
+    terminalreporter.write_line(f"pages: {total} code blocks, {len(left)} beyond checking")
+    for block in left:
+        terminalreporter.write_line(f"  {block}: {block.not_checked}")

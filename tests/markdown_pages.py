@@ -5,7 +5,11 @@ How a page marks its code blocks (AGENTS.md tells writers):
 - every block names its language: bash, python, yaml, json, jsonl or text;
 - bash and python blocks are executed, in order, in one working folder per page. They must exit
   with 0, or with N where the line above the fence is ``<!-- exits N -->``;
-- ``<!-- not run: REASON -->`` above the fence keeps a block from being executed, nothing else;
+- ``<!-- not run: REASON -->`` above a bash block keeps it from being executed: its commands are
+  given to the parsers of the programs that they name instead (``command_parsing``);
+- ``<!-- not checked: REASON -->`` above a bash or python block keeps it from both. Such blocks
+  are counted, and must stay rare;
+- a yaml block is a config of the trainer that ``<!-- config of TRAINER.py -->`` names;
 - a text block under ``<!-- output of the block above -->`` must be found in what the last
   executed block printed: line by line, numbers and runs of spaces aside, ``...`` for anything.
 """
@@ -18,12 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repository import ROOT, project_files
+from sybil import Document
+from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 LANGUAGES = {"bash", "python", "yaml", "json", "jsonl", "text"}
 RUNNABLE = {"bash", "python"}
 
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})\s*([\w+-]*)\s*(.*)$")
+_BLOCKS = RawFencedCodeBlockLexer(re.compile(r"[ ]*(?P<language>[\w+-]*)[^\n]*\n"))
 _NOT_RUN = re.compile(r"^<!-- not run: (\S.*\S) -->$")
+_NOT_CHECKED = re.compile(r"^<!-- not checked: (\S.*\S) -->$")
+_CONFIG = re.compile(r"^<!-- config of (\w+\.py) -->$")
 _EXITS = re.compile(r"^<!-- exits (\d+) -->$")
 _OUTPUT = "<!-- output of the block above -->"
 
@@ -37,8 +46,14 @@ class Block:
     language: str
     text: str
     not_run: str | None = None
+    not_checked: str | None = None
     exit_code: int = 0
     is_output: bool = False
+    config_of: str | None = None
+
+    @property
+    def is_executed(self) -> bool:
+        return self.language in RUNNABLE and not (self.not_run or self.not_checked)
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -72,46 +87,50 @@ def read_page(page: Path) -> str:
 
 
 def parse_blocks(page: Path, text: str) -> list[Block]:
-    """The fenced blocks of ``text`` in order.
+    """The fenced blocks of ``text`` in order; what stands in a longer fence is text.
 
     Raises:
         ValueError: a fence is not closed.
     """
+    document = Document(text, str(page))
+    found = sorted(_BLOCKS(document), key=lambda region: (region.start, -region.end))
     blocks: list[Block] = []
-    lines = text.split("\n")
-    index = 0
-    while index < len(lines):
-        opening = _FENCE.match(lines[index])
-        if not opening:
-            index += 1
+    end = 0
+    for region in found:
+        if region.start < end:
             continue
-        fence = opening.group(2)
-        above = next((line for line in reversed(lines[:index]) if line.strip()), "").strip()
-        end = index + 1
-        while end < len(lines) and not re.match(
-            rf"^ {{0,3}}{fence[0]}{{{len(fence)},}}\s*$", lines[end]
-        ):
-            end += 1
-        if end == len(lines):
-            raise ValueError(f"{page}:{index + 1}: the code block is not closed")
-        not_run, exits = _NOT_RUN.match(above), _EXITS.match(above)
+        end = region.end
+        line = text.count("\n", 0, region.start) + 1
+        closing = text[region.start : region.end].rsplit("\n", 1)[-1].strip()
+        if not re.fullmatch(r"`{3,}|~{3,}", closing):
+            raise ValueError(f"{page}:{line}: the code block is not closed")
+        before = text[: region.start].split("\n")
+        above = next((row for row in reversed(before) if row.strip()), "").strip()
+        not_run, not_checked = _NOT_RUN.match(above), _NOT_CHECKED.match(above)
+        exits, config = _EXITS.match(above), _CONFIG.match(above)
         blocks.append(
             Block(
                 page=page,
-                line=index + 1,
-                language=opening.group(3),
-                text="\n".join(lines[index + 1 : end]) + "\n",
+                line=line,
+                language=region.lexemes["language"],
+                text=str(region.lexemes["source"]),
                 not_run=not_run.group(1) if not_run else None,
+                not_checked=not_checked.group(1) if not_checked else None,
                 exit_code=int(exits.group(1)) if exits else 0,
                 is_output=above == _OUTPUT,
+                config_of=config.group(1) if config else None,
             )
         )
-        index = end + 1
     return blocks
 
 
 def page_blocks(page: Path) -> list[Block]:
     return parse_blocks(page, read_page(page))
+
+
+def unchecked_blocks() -> list[Block]:
+    """Blocks that nothing here can check, each with its reason."""
+    return [b for page in markdown_pages() for b in page_blocks(page) if b.not_checked]
 
 
 def inline_code(text: str) -> list[str]:

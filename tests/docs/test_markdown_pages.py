@@ -21,6 +21,8 @@ def test_blocks_and_their_marks() -> None:
         "A `span`.\n\n```bash\nls\n```\n\n<!-- not run: needs a key -->\n\n```bash\nmake demo\n```\n"
         "<!-- exits 2 -->\n```python\nraise SystemExit(2)\n```\n"
         "<!-- output of the block above -->\n````text\n```\ninner\n```\n````\n```\nbare\n```\n"
+        "<!-- config of rl_trainer.py -->\n```yaml\nseed: 1\n```\n"
+        "- item\n\n  <!-- not checked: needs a GPU -->\n  ```bash\n  vllm serve x\n  ```\n"
     )
     blocks = parse_blocks(PAGE, text)
     assert [(b.language, b.line) for b in blocks] == [
@@ -29,9 +31,15 @@ def test_blocks_and_their_marks() -> None:
         ("python", 13),
         ("text", 17),
         ("", 22),
+        ("yaml", 26),
+        ("bash", 32),
     ]
-    assert [b.not_run for b in blocks] == [None, "needs a key", None, None, None]
-    assert [b.exit_code for b in blocks] == [0, 0, 2, 0, 0]
+    assert [b.not_run for b in blocks] == [None, "needs a key", *[None] * 5]
+    assert [b.not_checked for b in blocks] == [*[None] * 6, "needs a GPU"]
+    assert [b.exit_code for b in blocks] == [0, 0, 2, 0, 0, 0, 0]
+    assert blocks[5].config_of == "rl_trainer.py"
+    assert [b.is_executed for b in blocks] == [True, False, True, False, False, False, False]
+    assert blocks[6].text == "vllm serve x\n"
     assert blocks[3].is_output and blocks[3].text == "```\ninner\n```\n"
     assert inline_code(text) == ["span"]
 

@@ -14,12 +14,12 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from markdown_pages import RUNNABLE, Block, markdown_pages, output_lines_missing, page_blocks
+from markdown_pages import Block, markdown_pages, output_lines_missing, page_blocks
 from repository import copy_project
 
 
 def executed_blocks(page: Path) -> list[Block]:
-    return [b for b in page_blocks(page) if b.language in RUNNABLE and b.not_run is None]
+    return [b for b in page_blocks(page) if b.is_executed]
 
 
 PAGES = [page for page in markdown_pages() if executed_blocks(page)]
@@ -74,7 +74,7 @@ def test_page_runs(page: Path, tmp_path: Path) -> None:
         if block.is_output:
             missing = output_lines_missing(block.text, printed)
             assert missing == [], f"{block}: not in the output:\n{printed[-6000:]}"
-        elif block.language in RUNNABLE and block.not_run is None:
+        elif block.is_executed:
             done = run_block(block, folder, clone)
             printed = done.stdout
             assert done.returncode == block.exit_code, f"{block}:\n{block.text}\n{printed[-6000:]}"
