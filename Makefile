@@ -52,12 +52,13 @@ bench: $(INSTALLED)
 	@failed=0; for file in benchmarks/*.py; do \
 		echo "== $$file"; $(BIN)/python $$file $(ARGS) || failed=1; done; exit $$failed
 
+NEWEST ?= tinker tinker-cookbook
+DRIFT := .venv-drift
+
 # What the newest tinker and tinker-cookbook that can be installed here would change: the parts of
 # them that we use, compared with the pinned ones, then the checks of the pages run against them in
 # an environment of its own. `make drift NEWEST="tinker==0.39.0 tinker-cookbook"` picks versions.
 # Fails when something is gone or different, or a check fails.
-NEWEST ?= tinker tinker-cookbook
-DRIFT := .venv-drift
 drift: $(INSTALLED)
 	@test -x $(DRIFT)/bin/python || $(PYTHON) -m venv $(DRIFT)
 	@grep -vE '^(tinker|tinker-cookbook|transformers|pydantic|protobuf)==' $(VENV)/requirements.txt > $(DRIFT)/requirements.txt

@@ -56,7 +56,7 @@ def resolve(name: str) -> Any:
             fields |= getattr(thing, "__chz_fields__", {})
             if part in fields:
                 return fields[part]
-            if inspect.isclass(thing) and f"self.{part}" in inspect.getsource(thing):
+            if f"self.{part}" in source_of(thing):
                 return None  # an attribute that its constructor sets
             try:
                 thing = importlib.import_module(path)
@@ -65,6 +65,14 @@ def resolve(name: str) -> Any:
                 raise LookupError(f"{path} does not exist") from None
         thing = getattr(thing, part)
     return thing
+
+
+def source_of(thing: Any) -> str:
+    """The source of a class's constructor; nothing for what has none in Python."""
+    try:
+        return inspect.getsource(thing.__init__) if inspect.isclass(thing) else ""
+    except (OSError, TypeError):
+        return ""
 
 
 def dotted_names(page: Path) -> set[str]:

@@ -105,7 +105,14 @@ def _thing(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, _plain(value)
 
 
+_DESCRIBED: dict[type, str] = {}
+
+
 def _class(name: str, cls: type) -> Iterator[tuple[str, str]]:
+    first = _DESCRIBED.setdefault(cls, name)
+    if first != name:  # offered by several modules: its members are told once
+        yield name, f"is {first}"
+        return
     yield name, f"class of {', '.join(base.__name__ for base in cls.__bases__)}"
     if issubclass(cls, enum.Enum):
         for member in cls:
@@ -137,7 +144,7 @@ def _fields(cls: type) -> dict[str, str]:
 
 def _signature(function: Any) -> str:
     try:
-        text = _plain(inspect.signature(function))
+        text = _plain(str(inspect.signature(function)))
     except (TypeError, ValueError):
         text = "(...)"
     return text + (" deprecated" if hasattr(function, "__deprecated__") else "")
