@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class LineReader:
         self.torn = False
         self._offset = 0
         self._number = 0
+        self._inode = 0
 
     def new_rows(self) -> Iterator[dict[str, Any]]:
         """The objects that were added since the last call.
@@ -45,6 +47,7 @@ class LineReader:
             raise InputError(f"{self.path}: {error.strerror}") from None
         loads = json.loads
         with file:
+            self._inode = os.fstat(file.fileno()).st_ino
             file.seek(self._offset)
             self.torn = False
             for line in file:
@@ -64,8 +67,13 @@ class LineReader:
                     self._refuse()
 
     def was_cut(self) -> bool:
-        """Whether the file is now shorter than what was read of it."""
-        return self.path.stat().st_size < self._offset
+        """Whether the file is another one now, or shorter than what was read of it.
+
+        A trainer that resumes renames a shorter file into place, which may have outgrown the old
+        one by the time of the next look.
+        """
+        now = self.path.stat()
+        return now.st_size < self._offset or (self._inode != 0 and now.st_ino != self._inode)
 
     def _refuse(self) -> None:
         if self.count == 0:
