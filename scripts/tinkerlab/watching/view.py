@@ -27,6 +27,7 @@ _STYLES: dict[State, str] = {
 }
 BAR = 14  # cells
 WARNINGS = 3  # shown of each run
+REASON = 120  # letters of it in a line
 _ORDER: tuple[State, ...] = (
     "stopped",
     "unreadable",
@@ -195,7 +196,10 @@ def line(status: Status) -> str:
         change = status.held_out.change
         since = f" ({change:+.4g})" if change is not None else ""
         parts.append(f"held-out {_figure(status.held_out)[0]}{since}")
-    parts += [_pace(status), _eta(status), status.reason]
+    reason = status.reason
+    if len(reason) > REASON:
+        reason = reason[: REASON - 3] + "..."
+    parts += [_pace(status), _eta(status), reason]
     return cli.redact("  ".join(part for part in parts if part))
 
 
