@@ -33,8 +33,12 @@ _STYLE: Any = {
     "axes.axisbelow": True,
     "legend.frameon": False,
 }
-_MAX_LINES = 6  # lines over a number, told apart by colour
+# Lines over a number are told apart by their dashes: colours belong to settings.
+_DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 4)))
+_MAX_LINES = len(_DASHES)
 _LABEL_WIDTH = 34  # letters of a setting's name in one line
+_LEGEND_WIDTH = 44  # letters; a longer legend would cover the curves
+_UNFINISHED = "not finished"
 
 
 def draw(results: Results) -> bytes:
@@ -59,7 +63,8 @@ def draw(results: Results) -> bytes:
         else:
             left.set_axis_off()
             left.text(0.5, 0.5, "no run is complete", ha="center", color=MUTED)
-        _curves(right, results, colours)
+        # The left side names the colours where each setting has a line of its own.
+        _curves(right, results, colours, named=axis is not None)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
@@ -106,21 +111,22 @@ def _over_a_number(axes: Any, results: Results, key: str, colours: dict[str, str
         lines.setdefault(_without(setting, key), []).append(setting)
     values = [float(setting.settings[key]) for setting in results.settings]
     names = sorted(lines)
-    for name, colour in zip(names, COLOURS, strict=False):
+    for name, dashes in zip(names, _DASHES, strict=False):
         line = sorted(lines[name], key=lambda setting: float(setting.settings[key]))
         x = [float(setting.settings[key]) for setting in line]
-        axes.plot(x, [s.mean for s in line], color=colour, linewidth=1.8, label=name)
+        means = [setting.mean for setting in line]
+        axes.plot(x, means, color=MUTED, linewidth=1.3, linestyle=dashes, label=name)
         for at, setting in zip(x, line, strict=True):
-            finals = list(setting.finals.values())
+            colour, finals = colours[setting.name], list(setting.finals.values())
             if len(finals) > 1:
                 axes.plot([at] * len(finals), finals, "o", color=colour, alpha=0.4, markersize=4)
-            axes.plot([at], [setting.mean], "o", color=colour, markersize=6)
+            axes.plot([at], [setting.mean], "o", color=colour, markersize=7)
     best = results.settings[0]
     axes.plot(
         [float(best.settings[key])],
         [best.mean],
         "o",
-        markersize=13,
+        markersize=14,
         markerfacecolor="none",
         markeredgecolor=INK,
     )
@@ -154,7 +160,10 @@ def _by_setting(axes: Any, results: Results, colours: dict[str, str]) -> None:
             )
         else:
             axes.plot(finals, [place], "o", color=colour, markersize=8)
-    names = [textwrap.fill(s.name, _LABEL_WIDTH, break_on_hyphens=False) for s in shown]
+    names = [
+        textwrap.fill(s.name, _LABEL_WIDTH, break_on_hyphens=False, break_long_words=False)
+        for s in shown
+    ]
     axes.set_yticks(range(len(shown)), names)
     axes.get_yticklabels()[0].set_fontweight("bold")
     axes.get_yticklabels()[0].set_color(INK)
@@ -164,8 +173,12 @@ def _by_setting(axes: Any, results: Results, colours: dict[str, str]) -> None:
     axes.set_title(_title(results))
 
 
-def _curves(axes: Any, results: Results, colours: dict[str, str]) -> None:
-    """The metric of every run; runs without a final figure dashed and grey."""
+def _curves(axes: Any, results: Results, colours: dict[str, str], *, named: bool) -> None:
+    """The metric of every run; runs without a final figure dotted and grey.
+
+    Args:
+        named: whether a legend tells which colour is which setting, if it is short enough.
+    """
     labelled: set[str] = set()
     ordered = sorted(results.runs, key=lambda run: _place(results, run), reverse=True)
     for run in ordered:
@@ -173,6 +186,7 @@ def _curves(axes: Any, results: Results, colours: dict[str, str]) -> None:
             continue
         name = _setting_of(results, run)
         unfinished = run.final is None
+        entry = _UNFINISHED if unfinished else name
         first = name == (results.settings[0].name if results.settings else None)
         few = len(run.curve) <= 30
         axes.plot(
@@ -184,17 +198,20 @@ def _curves(axes: Any, results: Results, colours: dict[str, str]) -> None:
             alpha=1.0 if first or SEED not in results.plan.swept else 0.7,
             marker="o" if few else "",
             markersize=3.5,
-            label=None if name in labelled or unfinished else name,
+            label=None if entry in labelled else entry,
         )
-        if not unfinished:
-            labelled.add(name)
+        labelled.add(entry)
     axes.set_title(f"Held-out {label(str(results.metric))} by step")
     axes.set_xlabel("optimizer steps")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.margins(x=0.02)
-    if 1 < len(results.settings) <= len(COLOURS):
-        handles, names = axes.get_legend_handles_labels()
-        axes.legend(handles[::-1], names[::-1], fontsize=8.5)  # best first
+    handles, names = axes.get_legend_handles_labels()
+    best_first = list(zip(handles, names, strict=True))[::-1]
+    if len(results.settings) > len(COLOURS) or max(map(len, names)) > _LEGEND_WIDTH:
+        named = False
+    kept = [(h, n) for h, n in best_first if named or n == _UNFINISHED]
+    if kept:
+        axes.legend(*zip(*kept, strict=True), fontsize=8.5)
 
 
 def _setting_of(results: Results, run: Result) -> str:

@@ -64,7 +64,7 @@ def runs_table(results: Results) -> Table:
         at_best = _number(values["best"])
         if values["best_step"] is not None:
             at_best += f" @{values['best_step']}"
-        status = values["status"] + (" (before)" if run.outcome.skipped else "")
+        status = "done before" if run.outcome.skipped else values["status"]
         table.add_row(
             *(cli.redact(run.member.settings.get(key, "")) for key in swept),
             _number(run.final),
