@@ -35,6 +35,6 @@ def shown(out: TextIO) -> Iterator[tuple[Show, float]]:
     ) as live:
 
         def in_place(statuses: list[Status]) -> None:
-            live.update(screen(statuses, height=console.height), refresh=True)
+            live.update(screen(statuses, width=console.width, height=console.height), refresh=True)
 
         yield in_place, 2.0

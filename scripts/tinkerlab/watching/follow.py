@@ -52,7 +52,7 @@ def _in_place(
             ended = done(statuses)
             # What stays on the terminal after the end may scroll: all of it.
             height = None if ended else console.height
-            live.update(screen(statuses, height=height), refresh=True)
+            live.update(screen(statuses, width=console.width, height=height), refresh=True)
             if ended:
                 return
             time.sleep(seconds)

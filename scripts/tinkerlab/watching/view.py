@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tinkerlab import cli
 from tinkerlab.training.progress import clock
-from tinkerlab.watching.status import Figure, State, Status, span
+from tinkerlab.watching.status import GOES_ON, Figure, State, Status, span
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -25,7 +26,7 @@ _STYLES: dict[State, str] = {
     "stopped": "bold red",
     "unreadable": "bold red",
 }
-BAR = 14  # cells
+BAR = 10  # cells
 WARNINGS = 3  # shown of each run
 REASON = 120  # letters of it in a line
 _ORDER: tuple[State, ...] = (
@@ -39,8 +40,8 @@ _ORDER: tuple[State, ...] = (
 )
 
 
-def screen(statuses: Sequence[Status], *, height: int | None = None) -> Group:
-    """The table with its head line, and below it what is wrong.
+def screen(statuses: Sequence[Status], *, width: int = 80, height: int | None = None) -> Group:
+    """The runs with a head line, and below them what is wrong.
 
     Args:
         height: lines that there are; where they do not suffice, runs have one line each, and
@@ -51,15 +52,18 @@ def screen(statuses: Sequence[Status], *, height: int | None = None) -> Group:
 
     notes = list(_notes(statuses))
     head = Text(summary(statuses), style="bold")
-    if height is None or 2 * len(statuses) + len(notes) + 4 <= height:
-        return Group(head, _table(statuses, full=True), *notes)
-    ordered = sorted(statuses, key=lambda status: _ORDER.index(status.state))
-    room = max(height - 5, 1)
+    needed = sum(1 + len(note.plain) // width for note in notes) + 2 * len(statuses) + 3
+    if height is None or needed <= height:
+        return Group(head, *_blocks(statuses), *notes)
+    ordered = sorted(statuses, key=lambda s: (not s.needs_attention, _ORDER.index(s.state)))
+    room = max(height - 4, 1)
     notes = notes[: max(room - len(ordered), room // 4)]
+    for note in notes:
+        note.truncate(width, overflow="ellipsis")
     shown = ordered[: max(room - len(notes), 1)]
     if len(shown) < len(ordered):
         notes.append(Text(f"... and {len(ordered) - len(shown)} more runs", style="dim"))
-    return Group(head, _table(shown, full=False), *notes)
+    return Group(head, _table(shown, width), *notes)
 
 
 def summary(statuses: Sequence[Status]) -> str:
@@ -70,47 +74,44 @@ def summary(statuses: Sequence[Status]) -> str:
     return f"{time.strftime('%H:%M:%S')}  {len(statuses)} run{many}: {listed or 'none yet'}"
 
 
-def _table(statuses: Sequence[Status], *, full: bool) -> Table:
-    """Two lines a run with everything, or one with the most important."""
+def _blocks(statuses: Sequence[Status]) -> Iterator[Text]:
+    """Two lines a run: name, state and time; then its figures, in columns."""
+    from rich.text import Text
+
+    figures = [
+        (_steps(status), *_figure(status.train), _held_out(status.held_out)) for status in statuses
+    ]
+    wide = [max((len(row[column]) for row in figures), default=0) for column in (0, 1)]
+    for status, (steps, train, style, held_out) in zip(statuses, figures, strict=True):
+        times = [_eta(status), _pace(status)] if status.state in GOES_ON else []
+        more = [f"  {text}" for text in (*times, _signals(status)) if text]
+        yield Text.assemble((cli.redact(status.name), "bold"), "  ", _state(status), *more)
+        if status.state == "waiting" or (status.train is None and not status.total):
+            continue
+        share = status.done / status.total if status.total else None
+        yield Text.assemble(
+            *("  ", _bar(share), f" {steps.ljust(wide[0])}  "),
+            *((train.ljust(wide[1]), style), f"  {held_out}"),
+        )
+
+
+def _table(statuses: Sequence[Status], width: int) -> Table:
+    """One line a run; of a long name its end, where runs of a sweep differ."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("run", overflow="fold", min_width=12)
-    for title in ("step", "train", "held out, change", "time"):
-        table.add_column(title, no_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    room = max(width - 50, 12)
     for status in statuses:
-        table.add_row(*(_both(status) if full else _short(status)))
+        name = cli.redact(status.name)
+        table.add_row(
+            Text(name if len(name) <= room else "…" + name[1 - room :], no_wrap=True),
+            Text(*_state(status), no_wrap=True),
+            Text(_steps(status), no_wrap=True),
+            Text(*_figure(status.train), no_wrap=True),
+            Text(_figure(status.held_out)[0], no_wrap=True),
+        )
     return table
-
-
-def _both(status: Status) -> list[Text]:
-    from rich.text import Text
-
-    share = status.done / status.total if status.total else None
-    return [
-        Text.assemble(_name(status), "\n", _state(status)),
-        Text.assemble(_bar(share), "\n", (_steps(status), "")),
-        Text.assemble(_figure(status.train), "\n", (_signals(status), "dim")),
-        Text.assemble(_figure(status.held_out), "\n", (_change(status.held_out), "dim")),
-        Text.assemble(_eta(status), "\n", (_pace(status), "dim")),
-    ]
-
-
-def _short(status: Status) -> list[Text]:
-    from rich.text import Text
-
-    held_out = Text.assemble(_figure(status.held_out))
-    return [
-        Text.assemble(_name(status), " ", _state(status)),
-        Text(_steps(status)),
-        Text.assemble(_figure(status.train)),
-        held_out,
-        Text(_eta(status)),
-    ]
-
-
-def _name(status: Status) -> str:
-    return cli.redact(status.name)
 
 
 def _state(status: Status) -> tuple[str, str]:
@@ -135,11 +136,20 @@ def _steps(status: Status) -> str:
     return f"{status.done}/{status.total}"
 
 
-def _figure(figure: Figure | None) -> tuple[str, str] | str:
+def _figure(figure: Figure | None) -> tuple[str, str]:
+    """(text, style) of a metric's newest value."""
     if figure is None:
-        return "-"
-    finite = figure.value == figure.value and abs(figure.value) != float("inf")
-    return f"{figure.label} {figure.value:.4g}", "" if finite else "bold red"
+        return "", ""
+    style = "" if math.isfinite(figure.value) else "bold red"
+    return f"{figure.label} {figure.value:.4g}", style
+
+
+def _held_out(figure: Figure | None) -> str:
+    """The last evaluation with its change since the first one."""
+    if figure is None:
+        return ""
+    since = "" if figure.change is None else f" ({figure.change:+.3g})"
+    return f"held-out {_figure(figure)[0]}{since}"
 
 
 def _signals(status: Status) -> str:
@@ -150,13 +160,6 @@ def _signals(status: Status) -> str:
     if status.entropy is not None:
         parts.append(f"H {status.entropy.value:.2f}")
     return " ".join(parts)
-
-
-def _change(figure: Figure | None) -> str:
-    """The change since the first evaluation."""
-    if figure is None:
-        return ""
-    return f"at step {figure.step}" if figure.change is None else f"{figure.change:+.4g}"
 
 
 def _eta(status: Status) -> str:
@@ -180,7 +183,8 @@ def _notes(statuses: Sequence[Status]) -> Iterator[Text]:
             line = next(iter(finding.lines()))
             yield Text(cli.redact(f"{status.name}: {line}"), style=style)
         if len(status.findings) > WARNINGS:
-            yield Text(f"{status.name}: and {len(status.findings) - WARNINGS} more", style="dim")
+            more = f"{status.name}: and {len(status.findings) - WARNINGS} more warnings"
+            yield Text(cli.redact(more), style="dim")
 
 
 def line(status: Status) -> str:
@@ -189,13 +193,7 @@ def line(status: Status) -> str:
     if status.done or status.total:
         share = f" ({100 * status.done / status.total:.0f} %)" if status.total else ""
         parts.append(f"step {_steps(status)}{share}")
-    if status.train is not None:
-        parts.append(_figure(status.train)[0])
-    parts.append(_signals(status))
-    if status.held_out is not None:
-        change = status.held_out.change
-        since = f" ({change:+.4g})" if change is not None else ""
-        parts.append(f"held-out {_figure(status.held_out)[0]}{since}")
+    parts += [_figure(status.train)[0], _held_out(status.held_out), _signals(status)]
     reason = status.reason
     if len(reason) > REASON:
         reason = reason[: REASON - 3] + "..."
