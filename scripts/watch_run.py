@@ -58,6 +58,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SECONDS",
         help="silence that is a stall (default: 600, or 5 of the run's longest steps)",
     )
+    add(
+        "--wait",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="without --once: let a run begin that is not there yet, or stopped (default: 30)",
+    )
     add("--json", action="store_true", help="one JSON document on stdout, at the end")
     args = parser.parse_args(argv)
     for name in ("every", "stalled_after"):
@@ -65,6 +72,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         if value is not None and not value > 0:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} must be more than 0 seconds, not {value:g}")
+    if not 0 <= args.wait < float("inf"):
+        raise InputError(f"--wait must be 0 seconds or more, not {args.wait:g}")
     if args.json and not (args.until_done or args.until_problem):
         args.once = True
     return args
@@ -73,8 +82,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     from tinkerlab.watching.board import Board
-    from tinkerlab.watching.follow import all_ended, follow, never, one_needs_attention
+    from tinkerlab.watching.follow import (
+        Patience,
+        all_ended,
+        follow,
+        never,
+        one_needs_attention,
+        wait_for,
+    )
 
+    if not args.once:
+        wait_for(args.runs, args.wait)
     board = Board(args.runs, args.stalled_after)
     if args.once:
         statuses = board.look()
@@ -91,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         done = one_needs_attention if args.until_problem else done
         out = sys.stderr if args.json else sys.stdout
         every = args.every or (2.0 if out.isatty() else 10.0)
-        statuses = follow(board, every, done, out)
+        statuses = follow(board, every, Patience(done, args.wait), out)
     ok = not any(status.needs_attention for status in statuses)
     if args.json:
         rows = [status.as_dict() for status in statuses]

@@ -42,11 +42,12 @@ class Watched:
         first = not self._analyzed_at
         try:
             grew = self.run.read() != 0 and not first
+            status = self._status(grew)
         except (InputError, OSError) as error:
             # A config that is being written, or a folder that was removed: the others go on.
-            reason = str(error).removeprefix(f"{self.place.path}/")
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            reason = str(said).removeprefix(f"{self.place.path}/")
             return Status(self.place.name, str(self.place.path), "unreadable", reason)
-        status = self._status(grew)
         self._unseen |= grew or status.state != self._state
         self._state = status.state
         if self._is_due(force=status.state in ENDED and self._unseen):
