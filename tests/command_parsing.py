@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from unittest import mock
 
+from markdown_pages import command_lines
 from repository import ROOT
 
 # Of the shell, or so common that a wrong option would be seen at once.
@@ -42,11 +43,9 @@ def check_shell(text: str) -> None:
     Raises:
         NotParsed: names the command and what is wrong with it.
     """
-    joined = re.sub(r"\\\n\s*", " ", text)
-    for line in joined.split("\n"):
-        if line.strip() and not line.strip().startswith("#"):
-            for words in _simple_commands(line):
-                _check(words)
+    for line in command_lines(text):
+        for words in _simple_commands(line):
+            _check(words)
 
 
 def _simple_commands(line: str) -> Iterator[list[str]]:

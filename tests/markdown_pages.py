@@ -145,8 +145,18 @@ def inline_code(text: str) -> list[str]:
     return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", "\n".join(prose))
 
 
+def anchors(file: Path) -> set[str]:
+    """The ids that GitHub gives a page's headings."""
+    headings = re.findall(r"^#+ +(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in headings}
+
+
 def command_lines(shell: str) -> list[str]:
-    """The commands of a shell text, continuation lines joined, comments and blanks left out."""
+    """The commands of a shell text, continuation lines joined, comments and blanks left out.
+
+    What a here-document holds is a file's content, no command.
+    """
+    shell = re.sub(r"(<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n).*?\n\2\n", r"\1", shell, flags=re.DOTALL)
     joined = re.sub(r"\\\n\s*", " ", shell)
     return [line.strip() for line in joined.split("\n") if line.strip() and line.strip()[0] != "#"]
 

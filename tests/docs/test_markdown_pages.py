@@ -68,6 +68,11 @@ def test_invocations_are_found_through_wrappers() -> None:
     assert invocations("cat scripts/notes.txt") == []
 
 
+def test_a_here_document_is_no_command() -> None:
+    shell = "cat > a.py <<'EOF'\nprint('it\\'s')\nEOF\npython a.py\n"
+    assert command_lines(shell) == ["cat > a.py <<'EOF'", "python a.py"]
+
+
 def test_output_is_compared_without_its_figures() -> None:
     printed = "\x1b[1mloss\x1b[0m   0.8671 -> 0.763\nsaved runs/a/weights\n"
     assert output_lines_missing("loss 1.2 -> 3\nsaved ...\n...\n", printed) == []

@@ -14,6 +14,7 @@ from markdown_pages import (
     LANGUAGES,
     RUNNABLE,
     Block,
+    anchors,
     command_lines,
     inline_code,
     invocations,
@@ -181,12 +182,6 @@ def test_links_resolve(page: Path) -> None:
         if not file.exists() or (anchor and anchor not in anchors(file)):
             broken.append(target)
     assert broken == []
-
-
-def anchors(file: Path) -> set[str]:
-    """The ids that GitHub gives a page's headings."""
-    headings = re.findall(r"^#+ +(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
