@@ -33,14 +33,18 @@ class Trainer:
         """Every setting of one run, as the trainer itself would read them.
 
         Raises:
-            InputError: what the trainer would refuse: unknown keys, wrong types, bad values.
+            InputError: what the trainer would refuse: unknown keys, wrong types, bad values, no
+                recommended learning rate for the model.
         """
         from tinkerlab.training import config as configs
+        from tinkerlab.training.run import peak_learning_rate
 
         module = importlib.import_module(self.module)
         cls = getattr(module, self.config_class)
         elsewhere: Mapping[str, str] | None = getattr(module, "ELSEWHERE", None)
-        return dict(configs.to_dict(configs.load(cls, base, overrides, elsewhere)))
+        config = configs.load(cls, base, overrides, elsewhere)
+        peak_learning_rate(config)
+        return dict(configs.to_dict(config))
 
 
 TRAINERS = {
