@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ Settings = Mapping[str, str]
 
 def swept(
     tmp_path: Path,
-    runs: list[tuple[Settings, list[float]]],
+    runs: Sequence[tuple[Settings, list[float]]],
     *,
     key: str = "test/nll",
     status: Mapping[int, Ended] | None = None,
