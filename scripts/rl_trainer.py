@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 status = "checked" if code == cli.EXIT_OK else "refused"
                 cli.emit_json({"status": status, **run.resolved(), "preflight": preflight})
             return code
+        run.until_step = arguments.until_step
         code, summary = run.train()
     finally:
         data.grader.close()

@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             cli.emit_json({"status": "checked", **run.resolved(), "data": data.report_document()})
         return cli.EXIT_OK
 
+    run.until_step = arguments.until_step
     code, summary = run.train()
     if arguments.json:
         cli.emit_json(summary)

@@ -176,6 +176,37 @@ def test_ctrl_c_saves_and_goes_on_the_same(
     assert result(run, memory) == result(reference, memory)
 
 
+@pytest.mark.parametrize("pauses", [[1, 2, 3, 4, 5, 6], [4], [3, 3, 100]])
+def test_paused_and_gone_on_it_ends_the_same(
+    make_run: MakeRun, memory: Any, pauses: list[int]
+) -> None:
+    reference = make_run("reference")
+    reference.train()
+
+    run = make_run("paused")
+    for until in pauses:
+        run.until_step = until
+        code, summary = run.train()
+        assert code == 0
+        if until < 7:
+            assert (summary["status"], summary["steps"]) == ("paused", until)
+            assert len(metrics.read(run.folder.path)) == until
+            check_records(run, memory)
+    run.until_step = None
+    code, summary = run.train()
+    assert (code, summary["steps"]) == (0, 7)
+    assert result(run, memory) == result(reference, memory)
+
+
+def test_a_pause_that_is_reached_asks_for_no_client(make_run: MakeRun, memory: Any) -> None:
+    run = make_run("paused")
+    run.until_step = 3
+    run.train()
+    clients = memory.clients
+    assert run.train()[1]["status"] == "paused"
+    assert memory.clients == clients
+
+
 def test_ctrl_c_before_the_first_step_leaves_nothing_to_resume(
     make_run: MakeRun, memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

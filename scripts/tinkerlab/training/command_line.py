@@ -27,12 +27,27 @@ def build_parser(description: str | None, examples: str, dry_run: str) -> argpar
     )
     parser.add_argument("--dry-run", action="store_true", help=f"{dry_run}, then stop")
     parser.add_argument(
+        "--until-step",
+        type=_positive,
+        metavar="N",
+        help="save and pause after N steps of the whole run; without it, the same command goes on",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print the summary as one JSON document"
     )
     return parser
 
 
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
 def this_command(script: str, argv: Sequence[str] | None) -> str:
-    """The very command that was given, to be shown where a run can be continued."""
-    arguments = sys.argv[1:] if argv is None else argv
+    """The command that goes on with the run: the one that was given, without a pause."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if "--until-step" in arguments:
+        place = arguments.index("--until-step")
+        del arguments[place : place + 2]
     return shlex.join(["python", os.path.relpath(script), *arguments])

@@ -67,12 +67,17 @@ class Diverged(Exception):
 
 @dataclass(frozen=True)
 class Rhythm:
-    """How long a run is and what happens how often; 0 is never."""
+    """How long a run is and what happens how often; 0 is never.
+
+    Attributes:
+        until_step: pause after so many steps, as after an interruption; None goes to the end.
+    """
 
     total_steps: int
     eval_every: int
     save_every: int
     submit_ahead: int
+    until_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class TrainingLoop:
         self._row_finished_at = 0.0
 
     def run(self, start: int, interrupts: Interrupts) -> bool:
-        """Train; True when the run is complete, False when it was interrupted and saved.
+        """Train; True when the run is complete, False when it was paused or interrupted, and saved.
 
         Raises:
             Diverged: a watched metric is not finite; its row is written, no checkpoint that
@@ -121,8 +126,9 @@ class TrainingLoop:
             tinker.TinkerError: the service refused a request or can't be reached.
         """
         self._row_finished_at = time.monotonic()
-        step = start
-        while step < self._rhythm.total_steps and not interrupts.requested:
+        step, total = start, self._rhythm.total_steps
+        until = min(total, self._rhythm.until_step or total)
+        while step < until and not interrupts.requested:
             self._pending.append(self._submit(step))
             step += 1
             if self._save_is_due(step):
@@ -131,7 +137,7 @@ class TrainingLoop:
                 self._finish(self._pending.popleft())
         while self._pending:
             self._finish(self._pending.popleft())
-        if step < self._rhythm.total_steps:
+        if step < total:
             self._save_interrupted(step)
             return False
         self._finish_run()

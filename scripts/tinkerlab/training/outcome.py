@@ -9,6 +9,8 @@ from typing import Any
 from tinkerlab.runs.checkpoints import CheckpointRecord
 from tinkerlab.runs.folder import RunFolder
 
+COMPLETE = ("complete", "already complete")
+
 
 def summarize(
     folder: RunFolder,
@@ -24,7 +26,7 @@ def summarize(
 
     Args:
         figures: what this kind of training is about, such as its first and last losses.
-        status: ``complete``, ``already complete`` or ``interrupted``.
+        status: ``complete``, ``already complete``, ``paused`` or ``interrupted``.
     """
     return {
         "status": status,

@@ -67,6 +67,8 @@ class TrainingRun(ABC):
     """The figures that the progress shows."""
 
     submit_ahead = 0
+    until_step: int | None = None
+    """Pause after so many steps of the run; the same command without it goes on."""
 
     def __init__(
         self,
@@ -190,6 +192,9 @@ class TrainingRun(ABC):
         if point.complete:
             say("this run is complete; nothing to do")
             return EXIT_OK, self._summary("already complete", point.record, None, None)
+        if self.until_step is not None and point.step >= self.until_step:
+            say(f"{point.step} steps are done already; nothing to do")
+            return EXIT_OK, self._summary("paused", point.record, None, None)
         client = self._client(connection, point)
         dropped = resume.rewind(self.folder, point)
         self.rewind(point.step)
@@ -228,9 +233,10 @@ class TrainingRun(ABC):
         url = tracker.url if tracker else None
         if complete:
             return EXIT_OK, self._summary("complete", writer.last, client.model_id, url)
-        say(f"interrupted; this goes on with it: {self.command}")
-        summary = self._summary("interrupted", writer.last, client.model_id, url)
-        return interrupts.exit_code, summary
+        status = "interrupted" if interrupts.requested else "paused"
+        say(f"{status}; this goes on with it: {self.command}")
+        summary = self._summary(status, writer.last, client.model_id, url)
+        return interrupts.exit_code if interrupts.requested else EXIT_OK, summary
 
     def _listeners(self, progress: PlainProgress, tracker: WandbTracker | None) -> list[Listener]:
         listeners: list[Listener] = [progress, tracker] if tracker else [progress]
@@ -269,7 +275,13 @@ class TrainingRun(ABC):
 
     def _rhythm(self) -> Rhythm:
         config = self._settings
-        return Rhythm(self.total_steps, config.eval_every, config.save_every, self.submit_ahead)
+        return Rhythm(
+            self.total_steps,
+            config.eval_every,
+            config.save_every,
+            self.submit_ahead,
+            self.until_step,
+        )
 
     def metadata(self) -> dict[str, str]:
         """What the service keeps with the run."""

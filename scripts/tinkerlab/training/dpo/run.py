@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinkerlab import service
-from tinkerlab.cli import EXIT_OK
 from tinkerlab.errors import CheckFailed
 from tinkerlab.runs import jsonl
 from tinkerlab.training import outcome
@@ -132,7 +131,7 @@ class DPORun(TrainingRun):
             CheckFailed, InputError: as ``TrainingRun.train``.
         """
         code, summary = super().train()
-        if code != EXIT_OK or not self.data.held_out:
+        if summary["status"] not in outcome.COMPLETE or not self.data.held_out:
             return code, summary
         try:
             return code, {**summary, "results": write_results(self, summary)}
