@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tinkerlab.errors import InputError
+from tinkerlab.watching import board as board_module
 from tinkerlab.watching.board import Board
 from tinkerlab.watching.discovery import find
 
@@ -59,7 +60,8 @@ def test_new_runs_join(tmp_path: Path) -> None:
     assert [status.name for status in board.look()] == ["one", "two"]
 
 
-def test_a_run_that_is_removed_says_so(tmp_path: Path) -> None:
+def test_a_run_that_is_removed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board_module, "UNREADABLE_AFTER", 0.0)
     file = put(tmp_path / "one" / "metrics.jsonl", ROW)
     board = Board([tmp_path / "one"])
     board.look()

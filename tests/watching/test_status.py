@@ -12,6 +12,7 @@ import pytest
 from run_findings import NAN, folder, rl, sft
 
 from tinkerlab.runs.folder import RunFolder
+from tinkerlab.watching import board
 from tinkerlab.watching.board import Watched
 from tinkerlab.watching.discovery import Place
 from tinkerlab.watching.status import Status, span
@@ -135,14 +136,22 @@ def test_a_file_that_a_resume_replaced_is_read_anew(tmp_path: Path) -> None:
     assert watched.run.metrics_reader is not None and watched.run.metrics_reader.bad_count == 0
 
 
-def test_a_half_written_config_hides_one_run_for_one_look(tmp_path: Path) -> None:
+def test_a_half_written_config_is_no_news_until_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder(tmp_path, sft(5, 20))
     watched = Watched(Place(tmp_path, "run"))
+    before = watched.look()
     (tmp_path / "config.json").write_text('{"model')
+    assert watched.look() is before
+    now = time.monotonic() + board.UNREADABLE_AFTER
+    monkeypatch.setattr(board.time, "monotonic", lambda: now)
     broken = watched.look()
     assert broken.state == "unreadable" and broken.reason.startswith("config.json: not JSON")
     (tmp_path / "config.json").write_text("{}")
     assert watched.look().state == "running"
+    (tmp_path / "config.json").write_text('{"model')
+    assert watched.look().state == "running", "a new patience after it was whole"
 
 
 def test_nan_is_a_serious_warning_and_null_in_json(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from tinkerlab.watching.status import ENDED, Status, status_of
 # Files whose time of change is a sign of life; logs.log is tinker-cookbook's.
 SIGNS = (METRICS, "checkpoints.jsonl", "attempts.jsonl", "config.json", ".lock", "logs.log")
 LOGS = (OUTPUT_LOG, "logs.log")
+AGAIN_AFTER = 0.2  # seconds to the second look at a file that cannot be read
+UNREADABLE_AFTER = 5.0  # seconds that a file may stay half written
 ANALYSIS_SHARE = 0.1  # of the time at most that goes into analysis: long runs take seconds
 AGES_EVERY = 60.0  # seconds after which a run is analyzed again though it wrote nothing
 
@@ -35,6 +37,8 @@ class Watched:
         self._findings: list[Finding] = []
         self._unseen = True  # there is something that no analysis has looked at
         self._state = ""
+        self._last: Status | None = None
+        self._unread_since: float | None = None
         self._analyzed_at = self._analyze_from = 0.0
 
     def look(self) -> Status:
@@ -44,7 +48,14 @@ class Watched:
             grew = self.run.read() != 0 and not first
             status = self._status(grew)
         except (InputError, OSError) as error:
-            # A config that is being written, or a folder that was removed: the others go on.
+            # A config that is being written is whole at the next look.
+            if self._unread_since is None:
+                self._unread_since = time.monotonic()
+                if self._last is None:
+                    time.sleep(AGAIN_AFTER)
+                    return self.look()
+            if self._last and time.monotonic() < self._unread_since + UNREADABLE_AFTER:
+                return self._last
             said = error.strerror if isinstance(error, OSError) else str(error)
             reason = str(said).removeprefix(f"{self.place.path}/")
             return Status(self.place.name, str(self.place.path), "unreadable", reason)
@@ -55,6 +66,7 @@ class Watched:
             status = self._status(grew)
         if status.state == "stopped":
             status = self._with_last_words(status)
+        self._last, self._unread_since = status, None
         return status
 
     def _status(self, grew: bool) -> Status:
