@@ -37,7 +37,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("runs", type=Path, nargs="+", metavar="LOG_DIR", help="a run's folder, or one that holds")
+    add("runs", type=Path, nargs="+", metavar="LOG_DIR", help="a run's folder, or one of runs")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="print where the runs stand, and end")
     how.add_argument("--until-done", action="store_true", help="end when no run goes on any more")

@@ -112,8 +112,9 @@ def test_runs_that_failed_take_no_part(tmp_path: Path) -> None:
 
 
 def test_a_tie_is_told(tmp_path: Path) -> None:
-    lines = verdict(swept(tmp_path, rates(1.0, 1.0)))
-    assert "a tie" in lines[0]
+    lines = verdict(swept(tmp_path, rates(1.0, 1.5, 1.0)))
+    assert lines[0].startswith("tied: 2 settings reach test/nll 1, the first is lr=1;")
+    assert not any("caution" in line or "next:" in line for line in lines)
 
 
 def test_different_held_out_items_are_told(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from run_findings import NAN, folder, rl, sft
 
+from tinkerlab.runs import folder as folders
 from tinkerlab.runs.folder import RunFolder
 from tinkerlab.watching import board
 from tinkerlab.watching.board import Watched
@@ -68,6 +70,26 @@ def test_a_held_lock_is_life_and_a_free_one_is_death(tmp_path: Path) -> None:
         assert hanging.state == "stalled" and str(os.getpid()) in hanging.reason
     stopped = look(tmp_path)
     assert stopped.state == "stopped" and "without a final checkpoint" in stopped.reason
+
+
+def test_a_look_at_the_wrong_moment_keeps_no_trainer_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asking for a lock takes it, shared, for a moment; the trainer tries again."""
+    with RunFolder(tmp_path).locked():
+        pass
+    with (tmp_path / ".lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        pauses = []
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(folders.time, "sleep", pause)
+        with RunFolder(tmp_path).locked():
+            assert len(pauses) == 2
 
 
 def test_before_the_first_step(tmp_path: Path) -> None:

@@ -14,13 +14,16 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tinkerlab.errors import InputError
 from tinkerlab.runs import jsonl
+
+_TRIES, _PAUSE_SECONDS = 5, 0.05
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,7 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"log_path {self.path}: {error.strerror}; choose another") from None
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if not _take(file):
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
                 raise InputError(
@@ -94,3 +95,18 @@ class RunFolder:
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+
+def _take(file: IO[str]) -> bool:
+    """Lock a file for this process alone; False if another one holds it.
+
+    Who asks whether a lock is held (scripts/watch_run.py) holds it for a moment, shared: so a
+    refusal counts only when it lasts.
+    """
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            time.sleep(_PAUSE_SECONDS)
+    return False

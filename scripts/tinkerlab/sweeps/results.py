@@ -175,9 +175,14 @@ def verdict(results: Results) -> list[str]:
         return [*lines, *_caveats(results)]
     second = results.settings[1]
     gap = abs(best.mean - second.mean)
-    lines.append(f"next: {second.name}  {_value(results, second)}, {gap:.4g} behind")
     if gap == 0:
-        lines[0] += "  (a tie: the first of equals)"
+        tied = sum(setting.mean == best.mean for setting in results.settings)
+        return [
+            f"tied: {tied} settings reach {_value(results, best)}, the first is {best.name};"
+            " decide by another --metric, or hold out more items",
+            *_caveats(results),
+        ]
+    lines.append(f"next: {second.name}  {_value(results, second)}, {gap:.4g} behind")
     shared = [seed for seed in best.finals if seed in second.finals]
     if SEED not in results.plan.swept:
         lines.append(
