@@ -34,6 +34,8 @@ def code_sha256() -> str:
     digest = hashlib.sha256()
     for folder in ("data", "evaluation", "grading", "tasks"):
         for path in sorted((library / folder).rglob("*.py")):
+            if path.is_relative_to(library / "evaluation" / "selection"):
+                continue  # it reads scores and makes none
             digest.update(f"{path.relative_to(library).as_posix()}\0".encode())
             digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
             digest.update(b"\0")

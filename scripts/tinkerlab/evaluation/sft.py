@@ -39,6 +39,8 @@ class Plan:
         data_file: the held-out rows, every one of which is scored.
         rendering: None lets the base model decide.
         run: the run whose logs belong to the results, if any.
+        scores_log: where scores are kept that several evaluations share (those of the base
+            model, scored against many checkpoints); None for a log of this one's own.
     """
 
     base_model: str
@@ -52,6 +54,7 @@ class Plan:
     max_tokens: int = 128
     in_flight: int = nll.IN_FLIGHT
     overwrite: bool = False
+    scores_log: Path | None = None
 
 
 def check_checkpoint_path(path: str) -> None:
@@ -89,7 +92,7 @@ def evaluate(plan: Plan) -> dict[str, Any]:
     require_writable(plan.output)
     base, trained = _clients(plan)
     make_folder(plan.output)
-    log = nll.ScoreLog(plan.output / PARTIAL_FILE)
+    log = nll.ScoreLog(plan.scores_log or plan.output / PARTIAL_FILE)
     say(f"scoring {len(scored)} items under {plan.base_model} and {plan.checkpoint}")
     started = time.monotonic()
     scores = nll.score(
@@ -131,7 +134,8 @@ def evaluate(plan: Plan) -> dict[str, Any]:
     results.write_jsonl(plan.output / results.TRAINED_FILE, trained_records)
     # The summary last: where it stands, everything that it speaks of is there.
     results.write_json(plan.output / results.SUMMARY_FILE, summary)
-    log.path.unlink(missing_ok=True)
+    if plan.scores_log is None:
+        log.path.unlink(missing_ok=True)
     return summary
 
 

@@ -234,7 +234,7 @@ def entropy(run: Run) -> Iterator[Finding]:
         evals = scores(run, at_least=2)
         if any(score.values[-1] > score.values[0] and not falls(score) for score in evals):
             return  # sure of its answers, and right on held-out prompts: that is learning
-        unclear = not evals and _rises(_curve(run, names.REWARD))
+        unclear = not evals and rises(_curve(run, names.REWARD))
         yield Finding(
             cause="entropy-collapse",
             what=f"the entropy falls from {first:.2g} to {last:.2g}: replies hardly differ",
@@ -303,7 +303,8 @@ def falls(curve: Curve) -> bool:
     return bool(first - last > limit and robust.kendall(curve.values) <= -0.5)
 
 
-def _rises(reward: Curve | None) -> bool:
+def rises(reward: Curve | None) -> bool:
+    """Whether a reward rises over the run, more than its own range and size make likely."""
     import numpy as np
 
     if reward is None or len(reward) < 5:
@@ -319,7 +320,7 @@ def reward_against_eval(run: Run) -> Iterator[Finding]:
     falling = [curve for curve in scores(run) if falls(curve)]
     if not falling:
         return
-    rising = _rises(reward)
+    rising = rises(reward)
     evidence = [
         f"{curve.key}: {curve.values[0]:.3g} at step {int(curve.steps[0])},"
         f" {curve.values[-1]:.3g} at step {int(curve.steps[-1])}"
