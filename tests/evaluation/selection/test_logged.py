@@ -1,0 +1,120 @@
+"""Which row of a run's metrics speaks for which checkpoint, in our trainers and the cookbook's."""
+
+import json
+
+import pytest
+
+from tinkerlab.errors import InputError
+from tinkerlab.evaluation.selection.checkpoints import checkpoints_of, read_run
+from tinkerlab.evaluation.selection.logged import nearest_rows, read_logged
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "rows", "found"),
+    [
+        ([10, 20], [0, 10, 20], {10: 10, 20: 20}),
+        ([10, 20], [0, 12, 24], {10: 12, 20: 24}),
+        # Half way between two it speaks for the earlier one.
+        ([10, 20, 30], [0, 25, 50], {20: 25}),
+        # tinker-cookbook, supervised: labels 20 and 40 hold 22 and 42 updates.
+        ([22, 42, 60], [0, 20, 40], {22: 20, 42: 40}),
+        # rl: the last evaluation is one step before the final checkpoint.
+        ([20, 40, 50], [0, 20, 40, 49], {20: 20, 40: 40, 50: 49}),
+        # Before training is the base model, whoever is nearest.
+        ([4], [0], {}),
+        ([4], [0, 3], {4: 3}),
+    ],
+)
+def test_the_evaluation_of_a_checkpoint(checkpoints, rows, found):
+    assert nearest_rows(checkpoints, rows) == found
+
+
+def write(folder, rows, records, config=None):
+    folder.mkdir()
+    for name, content in (("metrics.jsonl", rows), ("checkpoints.jsonl", records)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in content))
+    (folder / "config.json").write_text(json.dumps(config or {}))
+    run = read_run(folder)
+    found, left_out = checkpoints_of(run)
+    return run, found, left_out
+
+
+def test_the_cookbooks_supervised_loop(tmp_path):
+    """A label is a batch in flight; the final one is labelled with the next epoch."""
+    rows = [{"step": s, "epoch": s // 30, "train_mean_nll": 1.0} for s in range(60)]
+    for step in range(0, 60, 10):
+        rows[step]["test/nll"] = 2 - step / 100
+    records = [
+        {"name": "000020", "batch": 20, "epoch": 0, "sampler_path": "tinker://r/sampler_weights/a"},
+        {"name": "000040", "batch": 10, "epoch": 1, "sampler_path": "tinker://r/sampler_weights/b"},
+        {"name": "final", "batch": 0, "epoch": 2, "sampler_path": "tinker://r/sampler_weights/c"},
+    ]
+    run, found, left_out = write(tmp_path / "run", rows, records, {"submit_ahead": 1})
+    assert [(c.name, c.step) for c in found] == [("000020", 22), ("000040", 42), ("final", 60)]
+    assert not left_out
+    logged = read_logged(run, found)
+    assert logged is not None
+    assert (logged.key, logged.base, logged.items) == ("test/nll", 2.0, None)
+    assert logged.at == {"000020": 20, "000040": 40}
+    assert logged.values == {"000020": pytest.approx(1.8), "000040": pytest.approx(1.6)}
+
+
+def test_the_cookbooks_rl_loop(tmp_path):
+    """A label is the updates done; the last evaluation is one update before the end."""
+    rows = [{"progress/batch": s, "step": s, "env/all/reward/total": 0.5} for s in range(50)]
+    for step in (0, 20, 40, 49):
+        rows[step]["test/env/all/reward/total"] = step / 100
+    records = [
+        {"name": f"{s:06d}", "batch": s, "sampler_path": f"tinker://r/sampler_weights/{s}"}
+        for s in (20, 40)
+    ]
+    records.append({"name": "final", "batch": 50, "sampler_path": "tinker://r/sampler_weights/f"})
+    run, found, _ = write(tmp_path / "run", rows, records)
+    assert [c.step for c in found] == [20, 40, 50]
+    logged = read_logged(run, found)
+    assert logged is not None and logged.higher
+    assert logged.values == {"000020": 0.2, "000040": 0.4, "final": 0.49}
+    assert logged.at["final"] == 49
+
+
+@pytest.mark.parametrize(
+    ("key", "train_key", "higher", "best"),
+    [
+        ("test/accuracy", "dpo_loss", True, "final"),
+        ("test/teacher_kl", "teacher_kl", False, "000010"),
+        ("eval/gsm8k/score", "train_mean_nll", True, "final"),
+    ],
+)
+def test_every_kind_of_run(key, train_key, higher, best, make_run, choose):
+    run = make_run((0.2, 0.3, 0.5, 0.7, 0.9), (0.9,) * 5, key=key, train_key=train_key)
+    logged = read_logged(read_run(run), checkpoints_of(read_run(run))[0])
+    assert logged is not None and (logged.key, logged.higher) == (key, higher)
+    code, document = choose(run)
+    if higher:
+        assert (code, document["chosen"]["name"]) == (0, best)
+    else:
+        assert code == 1  # a KL that only rises is worse than before training
+
+
+def test_the_same_step_twice_is_one_checkpoint(tmp_path):
+    records = [
+        {"name": "000010", "step": 10, "sampler_path": "tinker://r/sampler_weights/a"},
+        {
+            "name": "final",
+            "step": 10,
+            "final": True,
+            "sampler_path": "tinker://r/sampler_weights/b",
+        },
+        {"name": "odd", "epoch": 1, "batch": 3},
+    ]
+    _, found, left_out = write(tmp_path / "run", [{"step": 9, "train_mean_nll": 1.0}], records)
+    assert [c.name for c in found] == ["final"]
+    assert len(left_out) == 2
+    assert left_out[0] == "000010: the same 10 updates as final"
+    assert "record 3 (odd): how many updates it holds can't be told" in left_out[1]
+
+
+def test_two_checkpoints_of_one_name(tmp_path):
+    records = [{"name": "a", "step": 1}, {"name": "a", "step": 2}]
+    with pytest.raises(InputError, match="two checkpoints are named 'a'"):
+        write(tmp_path / "run", [], records)
