@@ -1,0 +1,57 @@
+"""Settings of ``scripts/run_benchmarks.py``; ``templates/benchmarks-config.yaml`` explains each."""
+
+from __future__ import annotations
+
+import chz
+
+# Settings of the cookbook's BenchmarkConfig that have another name here, or none.
+ELSEWHERE = {
+    "save_dir": "here it is output",
+    "model_name": "here it is base_model",
+    "limit": "here it is max_examples, as in the cookbook",
+    "num_samples": "the cookbook's several samples can't be resumed; for pass@k use"
+    " eval_offline.py --samples",
+    "judge_sampling_client": "here it is judge_model",
+    "judge_renderer": "it is chosen for judge_model",
+    "sandbox_factory": "no sandbox is set up here; use eval_offline.py --grader code_tests",
+    "grade_fn": "a benchmark with another grader is another benchmark: use eval_offline.py",
+    "agent_concurrency": "only single-turn benchmarks are run from here",
+    "max_trajectory_tokens": "only single-turn benchmarks are run from here",
+    "max_generation_tokens": "only single-turn benchmarks are run from here",
+}
+
+
+@chz.chz
+class BenchmarksConfig:
+    benchmarks: list[str]
+    output: str = "results-benchmarks"
+    run: str | None = None
+    base_model: str | None = None
+    checkpoint: str | None = None
+    renderer: str | None = None
+    max_examples: int | None = None
+    max_tokens: int | None = None
+    context_window: int | None = None
+    temperature: float = 0.6
+    timeout_seconds: float = 600.0
+    concurrency: int = 64
+    system_prompt: str | None = None
+    judge_model: str | None = None
+    seed: int = 0
+
+    @chz.validate
+    def _check(self) -> None:
+        if not self.benchmarks:
+            raise ValueError("benchmarks: name at least one; --list shows them")
+        if len(set(self.benchmarks)) != len(self.benchmarks):
+            raise ValueError("benchmarks: one is named twice")
+        for name in ("max_examples", "max_tokens", "context_window", "concurrency"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if self.temperature < 0:
+            raise ValueError("temperature must not be negative")
+        if not self.timeout_seconds > 0:
+            raise ValueError("timeout_seconds must be over 0")
+        if not (self.run or self.base_model or self.checkpoint):
+            raise ValueError("say what is measured: run, base_model, checkpoint, or two of them")
