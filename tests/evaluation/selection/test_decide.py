@@ -88,7 +88,7 @@ def test_a_measured_loss_has_an_interval_and_lower_wins():
     difficulty_N = generator.gamma(4, 0.5, 60)
     rows = [difficulty_N + shift + generator.normal(0, 0.05, 60) for shift in (0.5, 0.001, 0, 0.4)]
     base = (difficulty_N + 1).tolist()
-    decision = decide(checkpoints(4), Layers(loss=layer(rows, "loss", base, higher=False)))
+    decision = decide(checkpoints(4), Layers(nll=layer(rows, "loss", base, higher=False)))
     # Items differ by a nat and more; paired, half a nat is plain to see and 0.001 is not.
     assert decision.chosen and decision.chosen.name == "1"
     assert decision.tied == ["1", "2"]

@@ -53,7 +53,7 @@ def test_a_clear_winner_of_the_application_evals(make_run, make_results, choose)
     assert row["low"] == pytest.approx(0.841, abs=0.02)
     assert row["high"] == pytest.approx(0.959, abs=0.02)
     assert document["checkpoints"][1]["to_base"]["mean"] == pytest.approx(0.7)
-    assert any("tell it apart from every other one" in reason for reason in document["because"])
+    assert any("tell it apart from each of them" in reason for reason in document["because"])
     assert any("trained too long: 000030, final are worse" in line for line in document["warnings"])
 
 

@@ -1,18 +1,19 @@
 """The rule by which one checkpoint is taken.
 
 1. The application evals decide; without any, the public benchmarks; without those, the held-out
-   loss. What the user wants to do with the model is measured by the first alone; a loss is only
-   a stand-in for it.
+   metric of the run, mostly a loss. What the user wants to do with the model is measured by the
+   first alone; a loss is only a stand-in for it.
 2. A checkpoint is out that is worse than the base model by more than the noise, on what decides
    or on any public benchmark: it has forgotten something that was there for nothing.
 3. Of the others, those are tied whose difference to the best score, on the same items, may be
    noise. A difference that noise explains is no reason to train longer.
-4. Of the tied, those are out whose held-out loss is clearly higher than the lowest among them:
-   a loss sees small steps that a few graded replies do not.
+4. Of the tied, those are dropped whose held-out metric is clearly worse than the best among
+   them: a loss sees small steps that a few graded replies do not.
 5. The earliest of the rest is taken: less training, less to over-fit, less forgotten.
 
 An interval holds for all comparisons of its kind together (Bonferroni, see ``layers``). With
-logged losses alone no noise is known: the lowest wins, and the report says so.
+logged losses alone no noise is known: the lowest wins, and the report says so. Where such a loss
+breaks a tie, "clearly" is what the over-fitting check of analyze_run.py calls a rise.
 """
 
 from __future__ import annotations
@@ -30,11 +31,24 @@ Status = Literal["chosen", "tied", "behind", "out", "not measured"]
 
 @dataclass(frozen=True)
 class Layers:
-    """What is known of the checkpoints; None where nothing is."""
+    """What is known of the checkpoints; None where nothing is.
 
-    loss: Layer | None = None
+    Attributes:
+        logged: the held-out metric that the run logged.
+        nll: held-out losses with a score for each item.
+    """
+
+    logged: Logged | None = None
+    nll: Measured | None = None
     benchmarks: Measured | None = None
     application: Measured | None = None
+
+    @property
+    def loss(self) -> Layer | None:
+        """The one that covers more checkpoints; of equals the one with a score for each item."""
+        if self.nll is None or self.logged is None:
+            return self.nll or self.logged
+        return self.nll if len(self.nll.names) >= len(self.logged.names) else self.logged
 
     @property
     def deciding(self) -> Layer | None:
@@ -68,6 +82,7 @@ class Decision:
         kind: the layer that decided.
         chosen, best: None when nothing can be recommended; ``best`` has the best score.
         tied: names that are not told apart from the best, by step; the best among them.
+        comparisons: with the best; each one's interval holds for so many at once.
     """
 
     kind: Kind
@@ -76,6 +91,7 @@ class Decision:
     chosen: Checkpoint | None = None
     best: Checkpoint | None = None
     tied: list[str] = field(default_factory=list)
+    comparisons: int = 0
 
     def of(self, name: str) -> Standing:
         return next(s for s in self.standings if s.checkpoint.name == name)
@@ -113,15 +129,16 @@ def decide(checkpoints: Sequence[Checkpoint], layers: Layers, max_drop: float = 
     sign = 1 if layer.higher else -1
     best = max(left, key=lambda s: sign * layer.score(s.checkpoint.name))  # of equals the first
     decision.best = best.checkpoint
+    decision.comparisons = len(left) - 1
     tied = []
     for standing in left:
-        gap = layer.gap(standing.checkpoint.name, best.checkpoint.name, max(len(left) - 1, 1))
+        gap = layer.gap(standing.checkpoint.name, best.checkpoint.name, decision.comparisons)
         standing.to_best = None if standing is best else gap
         if standing is best or not gap.told_apart:
             standing.status = "tied"
             tied.append(standing)
         else:
-            standing.status, standing.why = "behind", f"{gap} against {best.checkpoint.name}"
+            standing.status = "behind"
     decision.tied = [standing.checkpoint.name for standing in tied]
     tied = _by_loss(tied, layers.loss) if layer.kind != "loss" else tied
     tied[0].status = "chosen"
@@ -158,7 +175,7 @@ def _by_loss(tied: list[Standing], loss: Layer | None) -> list[Standing]:
     known = [s for s in tied if loss is not None and s.checkpoint.name in loss.names]
     if loss is None or len(known) < 2:
         return tied
-    sign = 1 if loss.higher else -1
+    word, sign = ("score", 1) if loss.higher else ("loss", -1)
     best = max(known, key=lambda s: sign * loss.score(s.checkpoint.name))
     kept = []
     for standing in tied:
@@ -167,7 +184,7 @@ def _by_loss(tied: list[Standing], loss: Layer | None) -> list[Standing]:
             if gap.worse:
                 standing.status = "behind"
                 standing.why = (
-                    f"tied, but its held-out loss is {loss.score(standing.checkpoint.name):.4g}"
+                    f"tied, but its held-out {word} is {loss.score(standing.checkpoint.name):.4g}"
                     f" against {loss.score(best.checkpoint.name):.4g} of {best.checkpoint.name}"
                 )
                 continue

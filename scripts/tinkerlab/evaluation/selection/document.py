@@ -36,8 +36,8 @@ class Selection:
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        layers = (self.layers.loss, self.layers.benchmarks, self.layers.application)
-        return [e for layer in layers if isinstance(layer, Measured) for e in layer.evaluations]
+        layers = (self.layers.nll, self.layers.benchmarks, self.layers.application)
+        return [evaluation for layer in layers if layer for evaluation in layer.evaluations]
 
     @property
     def verdict(self) -> str:
@@ -61,7 +61,9 @@ def because(selection: Selection) -> list[str]:
     dropped = [s for s in decision.standings if s.status == "behind" and s.checkpoint.name in names]
     told += [f"{s.checkpoint.name}: {s.why}" for s in dropped]
     told += [
-        f"{s.checkpoint.name} is out: {s.why}" for s in decision.standings if s.status == "out"
+        f"{s.checkpoint.name} ({layer.score(s.checkpoint.name):.4g}) is out: {s.why}"
+        for s in decision.standings
+        if s.status == "out"
     ]
     if selection.layers.benchmarks is not None:
         told += _benchmarks(selection.layers.benchmarks, chosen)
@@ -107,12 +109,9 @@ def _against_the_best(decision: Decision) -> str:
         if unknown:
             better = "highest" if layer.higher else "lowest"
             return f"it has the {better} of the logged means; no interval is available for those"
-        left = sum(s.status != "out" for s in decision.standings) - sum(
-            s.status == "not measured" for s in decision.standings
-        )
-        if left == 1:
+        if not decision.comparisons:
             return "it is the only one that is not out"
-        return f"it is the best, and {layer.told_by()} tell it apart from every other one"
+        return f"it is the best of those not out; {layer.told_by()} tell it apart from each of them"
     which = f"{', '.join(decision.tied[:-1])} and {decision.tied[-1]}"
     text = f"these {len(decision.tied)} are not told apart by {layer.told_by()}: {which}"
     if chosen == best:
@@ -178,9 +177,9 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
 def _row(selection: Selection, standing: Standing) -> dict[str, Any]:
     name = standing.checkpoint.name
     scores: dict[str, Any] = {}
-    loss = selection.layers.loss
-    if isinstance(loss, Logged) and name in loss.names:
-        scores[loss.key] = {"score": loss.score(name), "at_step": loss.at[name]}
+    logged = selection.layers.logged
+    if logged is not None and name in logged.names:
+        scores[logged.key] = {"score": logged.score(name), "at_step": logged.at[name]}
     for evaluation in selection.evaluations:
         if name in evaluation.scores:
             low, high = evaluation.interval(name)
@@ -196,5 +195,8 @@ def _row(selection: Selection, standing: Standing) -> dict[str, Any]:
     }
 
 
-def _gap(gap: Gap | None) -> dict[str, float] | None:
-    return None if gap is None else {"mean": gap.mean, "low": gap.low, "high": gap.high}
+def _gap(gap: Gap | None) -> dict[str, float | None] | None:
+    if gap is None:
+        return None
+    low, high = (gap.low, gap.high) if gap.measured else (None, None)
+    return {"mean": gap.mean, "low": low, "high": high}

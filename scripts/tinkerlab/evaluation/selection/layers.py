@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -16,7 +15,7 @@ from tinkerlab.evaluation import statistics
 
 Kind = Literal["loss", "benchmarks", "application"]
 TITLES: dict[Kind, str] = {
-    "loss": "held-out loss",
+    "loss": "held-out metric of the run",
     "benchmarks": "public benchmarks",
     "application": "application evals",
 }
@@ -30,11 +29,14 @@ class Gap:
 
     Attributes:
         low, high: the differences that the noise allows.
+        measured: whether that is an interval; else what is too small to count, of a metric
+            whose noise is not known.
     """
 
     mean: float
     low: float
     high: float
+    measured: bool = True
 
     @property
     def better(self) -> bool:
@@ -49,7 +51,7 @@ class Gap:
         return self.better or self.worse
 
     def __str__(self) -> str:
-        if self.low == self.high:
+        if not self.measured:
             return f"{self.mean:+.4g}"
         return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
 
@@ -138,7 +140,7 @@ class Measured:
     def higher(self) -> bool:
         return self.evaluations[0].higher
 
-    @cached_property
+    @property
     def names(self) -> frozenset[str]:
         return frozenset.intersection(*(frozenset(e.scores) for e in self.evaluations))
 

@@ -73,7 +73,7 @@ class Logged:
     def _gap(self, mine: float, theirs: float, comparisons: int, exact: bool) -> Gap:
         mean = mine - theirs if self.higher else theirs - mine
         noise = self._noise(mine, theirs, comparisons, exact)
-        return Gap(mean, mean - noise, mean + noise)
+        return Gap(mean, mean - noise, mean + noise, measured=self.items is not None)
 
     def _noise(self, mine: float, theirs: float, comparisons: int, exact: bool) -> float:
         if self.items is not None:

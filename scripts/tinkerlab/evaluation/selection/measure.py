@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,11 @@ class Options:
 
 
 def measure(
-    run: Run, checkpoints: Sequence[Checkpoint], options: Options, output: Path
+    run: Run,
+    checkpoints: Sequence[Checkpoint],
+    options: Options,
+    output: Path,
+    overwrite: bool = False,
 ) -> list[Path]:
     """Evaluate what is not evaluated yet; the results folders, the base model's first.
 
@@ -67,8 +71,12 @@ def measure(
             " save_weights_for_sampler as well"
         )
     if options.data is None and options.grader is None and not run.config.get("reward"):
-        return _measure_nll(run, sampled, output)
-    return _measure_replies(run, sampled, options, output)
+        return _measure_nll(run, sampled, output, overwrite)
+    plans = make_plans(run, sampled, options, output)
+    for plan in plans:
+        cli.say(f"evaluating {plan.output.name}")
+        evaluate(replace(plan, overwrite=overwrite))
+    return [plan.output for plan in plans]
 
 
 def folder_name(name: str) -> str:
@@ -76,7 +84,9 @@ def folder_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-") or "checkpoint"
 
 
-def _measure_nll(run: Run, checkpoints: Sequence[Checkpoint], output: Path) -> list[Path]:
+def _measure_nll(
+    run: Run, checkpoints: Sequence[Checkpoint], output: Path, overwrite: bool
+) -> list[Path]:
     from tinkerlab.evaluation.items import read_run
 
     trained = read_run(run.path)
@@ -91,21 +101,12 @@ def _measure_nll(run: Run, checkpoints: Sequence[Checkpoint], output: Path) -> l
             output=folder,
             seed=trained.seed,
             num_examples=0,
+            overwrite=overwrite,
             scores_log=output / NLL_FOLDER / SCORES_LOG,
         )
         sft.evaluate(plan)
         folders.append(folder)
     return folders
-
-
-def _measure_replies(
-    run: Run, checkpoints: Sequence[Checkpoint], options: Options, output: Path
-) -> list[Path]:
-    plans = make_plans(run, checkpoints, options, output)
-    for plan in plans:
-        cli.say(f"evaluating {plan.output.name}")
-        evaluate(plan)
-    return [plan.output for plan in plans]
 
 
 def make_plans(
@@ -116,8 +117,6 @@ def make_plans(
     Raises:
         InputError: no tasks, no grader, no base model, or values out of range.
     """
-    from dataclasses import replace
-
     from tinkerlab.evaluation import passk
     from tinkerlab.tasks import load_tasks
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from tinkerlab.diagnosis.run_analysis import names
 from tinkerlab.diagnosis.run_analysis.plots import thinned
 from tinkerlab.evaluation.selection.document import Selection
 from tinkerlab.evaluation.selection.layers import TITLES, Evaluation, Kind
 from tinkerlab.evaluation.selection.logged import Logged
 from tinkerlab.watching import figures
+
+if TYPE_CHECKING:
+    from tinkerlab.diagnosis.run_analysis.series import Curve
 
 INK, MUTED, GRID, MARK = "#22262e", "#5d6572", "#e4e6ea", "#f3d27a"
 # Okabe and Ito's colours, which colour-blind readers tell apart.
@@ -36,20 +41,28 @@ _STYLE: Any = {
 
 
 def draw(selection: Selection) -> bytes:
-    """A PNG with a row for each layer that there is."""
+    """A PNG: training, then a row for each layer that there is."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = [kind for kind in TITLES if _has(selection, kind)]
+    rows = _rows(selection)
+    chosen = selection.decision.chosen
     with matplotlib.rc_context(_STYLE):
         figure = Figure(
-            figsize=(9, 2.7 * len(rows) + 0.6), layout="constrained", dpi=150, facecolor="white"
+            figsize=(9, 2.4 * len(rows) + 0.7), layout="constrained", dpi=150, facecolor="white"
         )
         FigureCanvasAgg(figure)
         all_axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
-        for kind, axes in zip(rows, all_axes, strict=True):
-            _row(axes, selection, kind)
+        for (title, paint), axes in zip(rows, all_axes, strict=True):
+            if chosen is not None:
+                axes.axvline(chosen.step, color=MARK, linewidth=9, alpha=0.6, zorder=0)
+            paint(axes)
+            axes.set_title(title[0].upper() + title[1:])
+            axes.margins(x=0.03, y=0.12)
+            _legend(axes)
+        if chosen is not None:
+            all_axes[0].set_title(f"band: {_plain(chosen.name)}, the one to take", loc="right")
         all_axes[-1].set_xlabel("optimizer updates")
         all_axes[-1].xaxis.get_major_locator().set_params(integer=True)
         buffer = io.BytesIO()
@@ -57,98 +70,99 @@ def draw(selection: Selection) -> bytes:
     return buffer.getvalue()
 
 
-def _has(selection: Selection, kind: Kind) -> bool:
+def _rows(selection: Selection) -> list[tuple[str, Callable[[Any], None]]]:
+    """(title, what draws it) from top to bottom."""
     layers = selection.layers
-    if kind == "loss":
-        return layers.loss is not None or _training(selection) is not None
-    return (layers.benchmarks if kind == "benchmarks" else layers.application) is not None
-
-
-def _training(selection: Selection) -> Any:
-    keys = figures.TRAINED_ON[figures.kind_of(selection.run)]
-    return selection.run.metrics.curve(keys, training_only=True)
-
-
-def _row(axes: Any, selection: Selection, kind: Kind) -> None:
-    chosen = selection.decision.chosen
-    if chosen is not None:
-        axes.axvline(chosen.step, color=MARK, linewidth=9, alpha=0.6, zorder=0)
-    if kind == "loss":
-        _logged(axes, selection)
-    found = [evaluation for evaluation in selection.evaluations if evaluation.kind == kind]
-    steps = {c.name: c.step for c in selection.checkpoints}
-    # Points of several evaluations at one step stand side by side, so that no bar hides another.
-    width = 0.008 * max(steps.values())
-    for place, evaluation in enumerate(found):
-        shift = (place - (len(found) - 1) / 2) * width
-        _measured(axes, evaluation, steps, COLOURS[place % len(COLOURS)], shift)
-    title = TITLES[kind]
-    if chosen is not None and kind == _first_row(selection):
-        title += f"   (band: {chosen.name}, the one to take)"
-    axes.set_title(title[0].upper() + title[1:])
-    handles, names = axes.get_legend_handles_labels()
-    if handles:
-        axes.legend(handles, names, fontsize=8.5, loc="center left", bbox_to_anchor=(1.005, 0.5))
-    axes.margins(x=0.03, y=0.12)
-
-
-def _first_row(selection: Selection) -> Kind:
-    return next(kind for kind in TITLES if _has(selection, kind))
-
-
-def _logged(axes: Any, selection: Selection) -> None:
-    """Training curve and held-out curve; a scale of its own for what is not comparable."""
-    training, layer = _training(selection), selection.layers.loss
-    held_out = layer if isinstance(layer, Logged) else None
-    if training is not None:
-        steps, values = thinned(training)
-        side = axes
-        if held_out is not None and not _same_scale(training.key, held_out.key):
-            side = axes.twinx()
-            side.grid(False)
-            side.set_ylabel(f"training {figures.label(training.key)}")
-            side.spines["right"].set_visible(True)
-        (line,) = side.plot(steps, values, color="#aab1bb", linewidth=1.2)
-        # In the legend of the row's own axes, whichever scale it is drawn on.
-        line.set_label("_")
-        axes.plot(
-            [], [], color="#aab1bb", linewidth=1.2, label=f"training {figures.label(training.key)}"
-        )
-    if held_out is None:
-        return
-    colour = COLOURS[0]
-    steps, values = thinned(held_out.curve)
-    axes.plot(
-        steps, values, color=colour, linewidth=1.8, label=f"held out: {held_out.key}", zorder=3
+    training = selection.run.metrics.curve(
+        figures.TRAINED_ON[figures.kind_of(selection.run)], training_only=True
     )
-    names = [c for c in selection.checkpoints if c.name in held_out.names]
+    held_out = layers.logged.key if layers.logged else names.HELD_OUT_LOSS[0]
+    together = training is not None and _is_one_quantity(training.key, held_out)
+    rows: list[tuple[str, Callable[[Any], None]]] = []
+    if training is not None and not together:
+        rows.append(("training", partial(_training, curve=training)))
+    if layers.loss is not None or together:
+
+        def losses(axes: Any) -> None:
+            if together and training is not None:
+                _training(axes, training)
+            if layers.logged is not None:
+                _logged(axes, layers.logged, selection)
+            _all_measured(axes, selection, "loss")
+
+        higher = layers.loss is not None and layers.loss.higher
+        better = "higher" if higher else "lower"
+        rows.append((f"{TITLES['loss']} ({better} is better)", losses))
+    if layers.benchmarks is not None:
+        rows.append(
+            (TITLES["benchmarks"], lambda axes: _all_measured(axes, selection, "benchmarks"))
+        )
+    if layers.application is not None:
+        rows.append(
+            (TITLES["application"], lambda axes: _all_measured(axes, selection, "application"))
+        )
+    return rows
+
+
+def _legend(axes: Any) -> None:
+    """Beside the row; the base model's lines, dashed and in the colours of theirs, named once."""
+    from matplotlib.lines import Line2D
+
+    handles, labels = axes.get_legend_handles_labels()
+    if any(line.get_linestyle() == "--" for line in axes.get_lines()):
+        handles.append(Line2D([], [], color=MUTED, linestyle="--", linewidth=1.2))
+        labels.append("dashed: base model")
+    axes.legend(handles, labels, fontsize=8.5, loc="center left", bbox_to_anchor=(1.005, 0.5))
+
+
+def _is_one_quantity(training: str, held_out: str) -> bool:
+    """Whether one axis serves both: losses of the same data, or rewards."""
+    of_training, of_held_out = figures.label(training), figures.label(held_out)
+    return of_training == of_held_out or (of_training, of_held_out) == ("loss", "NLL")
+
+
+def _training(axes: Any, curve: Curve) -> None:
+    steps, values = thinned(curve)
+    label = f"training {figures.label(curve.key)}"
+    axes.plot(steps, values, color="#aab1bb", linewidth=1.2, label=label)
+
+
+def _logged(axes: Any, layer: Logged, selection: Selection) -> None:
+    steps, values = thinned(layer.curve)
+    colour = COLOURS[0]
+    axes.plot(steps, values, color=colour, linewidth=1.8, label=layer.key, zorder=3)
+    shown = [c for c in selection.checkpoints if c.name in layer.names]
     axes.plot(
-        [c.step for c in names],
-        [held_out.score(c.name) for c in names],
+        [c.step for c in shown],
+        [layer.score(c.name) for c in shown],
         "o",
         color=colour,
         markersize=6,
         label="checkpoints",
         zorder=4,
     )
-    axes.set_ylabel(figures.label(held_out.key))
 
 
-def _same_scale(training: str, held_out: str) -> bool:
-    """Whether two metrics are one quantity, so that one axis serves both."""
-    return figures.higher_is_better(held_out) == (training.rpartition("/")[2] == "total") and (
-        figures.label(training) in ("loss", figures.label(held_out))
-    )
+def _all_measured(axes: Any, selection: Selection, kind: Kind) -> None:
+    found = [evaluation for evaluation in selection.evaluations if evaluation.kind == kind]
+    steps = {c.name: c.step for c in selection.checkpoints}
+    # Several evaluations of one step stand side by side, so that no bar hides another.
+    width = 0.008 * max(steps.values())
+    # Next to a logged curve the first colour is taken.
+    colours = COLOURS[1:] if kind == "loss" and selection.layers.logged else COLOURS
+    for place, evaluation in enumerate(found):
+        shift = (place - (len(found) - 1) / 2) * width
+        _measured(axes, evaluation, steps, colours[place % len(colours)], shift)
 
 
 def _measured(
     axes: Any, evaluation: Evaluation, steps: dict[str, int], colour: str, shift: float
 ) -> None:
-    names: Sequence[str] = sorted(evaluation.scores, key=lambda name: steps[name])
-    means = [evaluation.mean(name) for name in names]
-    bounds = [evaluation.interval(name) for name in names]
+    measured: Sequence[str] = sorted(evaluation.scores, key=lambda name: steps[name])
+    means = [evaluation.mean(name) for name in measured]
+    bounds = [evaluation.interval(name) for name in measured]
     axes.errorbar(
-        [steps[name] + shift for name in names],
+        [steps[name] + shift for name in measured],
         means,
         # Rounding may put a mean a hair outside: a bar of negative length is an error.
         yerr=[
@@ -169,11 +183,13 @@ def _measured(
             color=colour,
             linestyle="--",
             linewidth=1.2,
-            label="its base model",
         )
 
 
 def _short(name: str) -> str:
-    # matplotlib would read a formula between dollar signs.
-    name = name.replace("$", r"\$")
-    return name if len(name) <= 32 else f"{name[:31]}…"
+    return _plain(name if len(name) <= 32 else f"{name[:31]}…")
+
+
+def _plain(name: str) -> str:
+    """matplotlib would read what stands between dollar signs as a formula."""
+    return name.replace("$", r"\$")

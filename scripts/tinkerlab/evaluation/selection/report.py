@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from tinkerlab import cli
@@ -20,10 +20,10 @@ STATUS = {
     "not measured": "not compared",
 }
 RULE = """\
-1. The application evals decide; without any, the public benchmarks; without those, the held-out loss.
+1. The application evals decide; without any, the public benchmarks; without those, the held-out metric of the run.
 2. Out is a checkpoint that is worse than the base model by more than noise, on what decides or on a public benchmark{drop}.
 3. Of the others, all are tied whose difference to the best score, on the same items, may be noise.
-4. Of the tied, those are dropped whose held-out loss is clearly higher than the lowest of them.
+4. Of the tied, those are dropped whose held-out metric is clearly worse than the best of them.
 5. The earliest of the rest is taken: less training, less to over-fit, less forgotten."""
 
 
@@ -84,8 +84,7 @@ def text(value: str) -> str:
 
 
 def _table(selection: Selection) -> Iterator[str]:
-    loss, evaluations = selection.layers.loss, selection.evaluations
-    logged = loss if isinstance(loss, Logged) else None
+    logged, evaluations = selection.layers.logged, selection.evaluations
     head = ["checkpoint", "step"]
     head += [f"logged {text(logged.key)}"] if logged else []
     head += [f"{text(e.name)}, {counted(e.items, 'item')}" for e in evaluations]
@@ -130,13 +129,13 @@ def _cell(evaluation: Evaluation, name: str) -> str:
 
 def _trust(selection: Selection) -> Iterator[str]:
     decision, layer = selection.decision, selection.decision.layer
+    others = max(decision.comparisons, 1)
     if isinstance(layer, Measured):
-        others = max(decision.compared - 1, 1)
         yield (
             "Scores have 95 % bootstrap intervals over items. Differences are paired: both models"
             " answered the same items. The intervals of the differences to the best hold for all"
-            f" {counted(others, 'comparison')} together at {1 - ERROR_RATE:.0%} (each at"
-            f" {1 - ERROR_RATE / others:.4g}, Bonferroni), since the best of several noisy scores"
+            f" {counted(others, 'comparison')} together at {100 * (1 - ERROR_RATE):.0f} % (each at"
+            f" {100 * (1 - ERROR_RATE / others):.4g} %, Bonferroni), since the best of several noisy scores"
             " is partly the luckiest."
         )
     elif isinstance(layer, Logged) and layer.items is not None:
@@ -157,17 +156,12 @@ def _trust(selection: Selection) -> Iterator[str]:
             " probably lucky on these items, so its score is biased upwards. Do not report it:"
             " measure the chosen one again on items that chose nothing (first command below)."
         )
-    tests = sum(len(e.scores) for e in _benchmarks(selection))
-    if tests > 1:
+    benchmarks = selection.layers.benchmarks
+    if benchmarks is not None and len(benchmarks.evaluations) > 1:
+        count = len(benchmarks.evaluations)
         yield (
-            f"{counted(tests, 'comparison')} of a checkpoint with the base model on"
-            f" {counted(len(_benchmarks(selection)), 'benchmark')}: within one benchmark the"
-            " intervals hold for all checkpoints together, across benchmarks about one fall in 40"
-            " benchmarks is chance."
+            f"Within each of the {count} benchmarks, the comparisons with the base model hold for"
+            f" all its checkpoints together; over all of them, {count * ERROR_RATE / 2:.2g} falls"
+            " are to be expected by chance alone."
         )
     yield "One run is one seed: another would have other checkpoints with other scores."
-
-
-def _benchmarks(selection: Selection) -> Sequence[Evaluation]:
-    benchmarks = selection.layers.benchmarks
-    return benchmarks.evaluations if benchmarks else ()

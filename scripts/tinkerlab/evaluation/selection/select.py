@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from tinkerlab import cli
 from tinkerlab.diagnosis.run_analysis import names
 from tinkerlab.diagnosis.run_analysis.run import Run
 from tinkerlab.errors import InputError
-from tinkerlab.evaluation import hashing, results
+from tinkerlab.evaluation import results
 from tinkerlab.evaluation.selection import found as found_in
 from tinkerlab.evaluation.selection.checkpoints import Checkpoint, checkpoints_of, read_run
 from tinkerlab.evaluation.selection.decide import Layers, decide
 from tinkerlab.evaluation.selection.document import Selection, as_dict
-from tinkerlab.evaluation.selection.layers import Layer, Measured, make_layer
-from tinkerlab.evaluation.selection.logged import Logged, read_logged
+from tinkerlab.evaluation.selection.layers import Measured, make_layer
+from tinkerlab.evaluation.selection.logged import read_logged
 from tinkerlab.evaluation.selection.measure import Options, measure
 from tinkerlab.evaluation.selection.warnings import warnings
 from tinkerlab.folders import require_writable
@@ -58,9 +59,11 @@ def select(request: Request) -> tuple[Selection, dict[str, Any]]:
     run = read_run(request.run)
     checkpoints, left_out = checkpoints_of(run)
     require_writable(request.output)
+    if not request.overwrite:
+        _refuse_another(request.output, lambda known: known.get("asked") == asked(request))
     places = list(request.results)
     if request.options is not None:
-        places += measure(run, checkpoints, request.options, request.output)
+        places += measure(run, checkpoints, request.options, request.output, request.overwrite)
     folders, unfinished = found_in.find(places)
     base_model = request.model or run.model
     found = found_in.gather([found_in.read(f) for f in folders], checkpoints, base_model)
@@ -94,11 +97,10 @@ def make_layers(run: Run, checkpoints: Sequence[Checkpoint], found: found_in.Fou
     """
     application = make_layer("application", found.of("application"))
     benchmarks = make_layer("benchmarks", found.of("benchmarks"), decides=application is None)
-    measured = make_layer("loss", found.of("loss"))
-    logged = read_logged(run, checkpoints)
-    if measured is not None:
-        _add_to_curves(run, checkpoints, measured)
-    layers = Layers(_fuller(measured, logged), benchmarks, application)
+    nll = make_layer("loss", found.of("loss"))
+    if nll is not None:
+        _add_to_curves(run, checkpoints, nll)
+    layers = Layers(read_logged(run, checkpoints), nll, benchmarks, application)
     if layers.deciding is None:
         why = "metrics.jsonl is missing or empty" if not run.metrics.rows else "no held-out metric"
         raise InputError(
@@ -109,19 +111,12 @@ def make_layers(run: Run, checkpoints: Sequence[Checkpoint], found: found_in.Fou
     return layers
 
 
-def _fuller(measured: Measured | None, logged: Logged | None) -> Layer | None:
-    """The losses that cover more checkpoints; of equals those with a score for each item."""
-    if measured is None or logged is None:
-        return measured or logged
-    return measured if len(measured.names) >= len(logged.names) else logged
-
-
-def _add_to_curves(run: Run, checkpoints: Sequence[Checkpoint], measured: Measured) -> None:
+def _add_to_curves(run: Run, checkpoints: Sequence[Checkpoint], nll: Measured) -> None:
     """Give a run that logged no held-out loss the measured one, for the over-fitting check."""
     if run.metrics.first(names.HELD_OUT_LOSS) is None:
         for checkpoint in checkpoints:
-            if checkpoint.name in measured.names:
-                value = measured.score(checkpoint.name)
+            if checkpoint.name in nll.names:
+                value = nll.score(checkpoint.name)
                 run.metrics.add({"step": checkpoint.step, names.HELD_OUT_LOSS[0]: value})
 
 
@@ -129,12 +124,22 @@ def inputs(
     request: Request, checkpoints: Sequence[Checkpoint], layers: Layers, found: found_in.Found
 ) -> dict[str, Any]:
     """What the selection was made from: equal inputs give the very same selection."""
-    loss = layers.loss
+    logged = layers.logged
+    return {
+        "asked": asked(request),
+        "checkpoints": [[c.name, c.step, c.sampler_path, c.state_path] for c in checkpoints],
+        "logged": [logged.key, logged.values] if logged else None,
+        "results": sorted(found.records.values()),
+    }
+
+
+def asked(request: Request) -> dict[str, Any]:
+    """What of the inputs is known before anything is evaluated."""
     return {
         "run": str(request.run.resolve()),
-        "checkpoints": [[c.name, c.step, c.sampler_path, c.state_path] for c in checkpoints],
-        "logged": [loss.key, loss.values] if isinstance(loss, Logged) else None,
-        "results": sorted(found.records.values()),
+        "results": sorted(str(place.resolve()) for place in request.results),
+        "evaluated": asdict(request.options) if request.options else None,
+        "model": request.model,
         "max_drop": request.max_drop,
     }
 
@@ -192,7 +197,7 @@ def write(selection: Selection, request: Request) -> dict[str, Any]:
     output = request.output
     document["files"] = {name: str(output / name) for name in (REPORT, PICTURE, DOCUMENT)}
     if not request.overwrite:
-        _refuse_another(output, document)
+        _refuse_another(output, lambda known: known == json.loads(json.dumps(selection.inputs)))
     results.write_whole(output / PICTURE, plot.draw(selection))
     results.write_whole(output / REPORT, report.render(selection, PICTURE).encode())
     # The document last: where it stands, the page that it speaks of is there.
@@ -202,14 +207,17 @@ def write(selection: Selection, request: Request) -> dict[str, Any]:
     return document
 
 
-def _refuse_another(output: Path, document: dict[str, Any]) -> None:
+def _refuse_another(output: Path, is_same: Callable[[dict[str, Any]], bool]) -> None:
+    """Refuse to replace a selection, or a file of the user's, whose inputs are not the same.
+
+    Raises:
+        InputError: it is another one.
+    """
     there = [name for name in (REPORT, PICTURE, DOCUMENT) if (output / name).exists()]
     if not there:
         return
-    if (output / DOCUMENT).exists():
-        known = results.read_json(output / DOCUMENT).get("inputs_sha256")
-        if known == document["inputs_sha256"] == hashing.value_sha256(document["inputs"]):
-            return
+    if DOCUMENT in there and is_same(results.read_json(output / DOCUMENT).get("inputs") or {}):
+        return
     raise InputError(
         f"{output} holds another selection ({', '.join(there)}); choose another --output, or"
         " replace it with --overwrite"

@@ -15,7 +15,7 @@ from tinkerlab.diagnosis.run_analysis.reinforcement import rises
 from tinkerlab.diagnosis.run_analysis.run import Run
 from tinkerlab.evaluation.selection.checkpoints import Checkpoint
 from tinkerlab.evaluation.selection.decide import Decision, Layers
-from tinkerlab.evaluation.selection.layers import TITLES, Layer, Measured
+from tinkerlab.evaluation.selection.layers import Layer
 from tinkerlab.evaluation.selection.logged import Logged
 from tinkerlab.evaluation.statistics import FEW_ITEMS
 
@@ -127,14 +127,14 @@ def _base(decision: Decision, layers: Layers) -> Iterator[str]:
         yield f"no gain over the base model is shown: {gap}"
     if decision.kind == "loss" and layers.application is None:
         yield (
-            "decided by the loss alone, which is a stand-in: a lower loss need not mean better"
-            " answers. Evaluate the checkpoints on your own task (--evaluate)"
+            "decided by the run's own metric alone, a stand-in: a better value need not mean better"
+            " answers. Evaluate the checkpoints on your own task (--evaluate --data --grader)"
         )
 
 
 def _few(decision: Decision, layers: Layers) -> Iterator[str]:
-    for layer in (layers.application, layers.benchmarks, layers.loss):
-        for evaluation in layer.evaluations if isinstance(layer, Measured) else ():
+    for layer in (layers.application, layers.benchmarks, layers.nll):
+        for evaluation in layer.evaluations if layer else ():
             if evaluation.items < FEW_ITEMS:
                 yield (
                     f"{evaluation.name} has {counted(evaluation.items, 'item')}: with fewer than"
@@ -142,8 +142,7 @@ def _few(decision: Decision, layers: Layers) -> Iterator[str]:
                 )
     if isinstance(decision.layer, Logged) and decision.layer.items is None:
         yield (
-            f"{TITLES['loss']}: the run logged means only, so no interval can be told; the"
-            " differences may be noise"
+            "the run logged means only, so no interval can be told: the differences may be noise"
         )
 
 
