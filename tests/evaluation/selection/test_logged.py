@@ -1,6 +1,8 @@
 """Which row of a run's metrics speaks for which checkpoint, in our trainers and the cookbook's."""
 
+import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +120,68 @@ def test_two_checkpoints_of_one_name(tmp_path):
     records = [{"name": "a", "step": 1}, {"name": "a", "step": 2}]
     with pytest.raises(InputError, match="two checkpoints are named 'a'"):
         write(tmp_path / "run", [], records)
+
+
+def test_a_rolling_checkpoint_is_no_choice(tmp_path):
+    records = [
+        {"name": "000004", "batch": 4, "rolling": True, "state_path": "tinker://r/weights/a"},
+        {"name": "final", "batch": 8, "sampler_path": "tinker://r/sampler_weights/b"},
+    ]
+    _, found, left_out = write(tmp_path / "run", [], records)
+    assert [c.name for c in found] == ["final"]
+    assert left_out == ["000004: a rolling checkpoint, which the run deletes again"]
+
+
+@pytest.mark.slow
+def test_the_cookbooks_own_supervised_loop(rehearsal, tmp_path, monkeypatch):
+    """Its evaluation of every step, against an evaluation of what its checkpoints really hold."""
+    import tinker_cookbook
+    from tinker_cookbook.supervised import train
+    from tinker_cookbook.supervised.data import FromConversationFileBuilder
+    from tinker_cookbook.supervised.nll_evaluator import SamplerNLLEvaluator
+    from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
+
+    monkeypatch.setenv("TINKER_BASE_URL", rehearsal.base_url)
+    monkeypatch.setenv("TINKER_API_KEY", rehearsal.env["TINKER_API_KEY"])
+    builder = FromConversationFileBuilder(
+        common_config=ChatDatasetBuilderCommonConfig(
+            model_name_for_tokenizer=str(rehearsal.model_dir),
+            renderer_name="qwen3_instruct",
+            max_length=64,
+            batch_size=8,
+        ),
+        file_path=str(Path(tinker_cookbook.__file__).parent / "example_data/conversations.jsonl"),
+        test_size=8,
+    )
+    config = train.Config(
+        log_path=str(tmp_path / "run"),
+        model_name=str(rehearsal.model_dir),
+        recipe_name="selection-test",
+        renderer_name="qwen3_instruct",
+        dataset_builder=builder,
+        learning_rate=1e-2,
+        lora_rank=4,
+        max_steps=11,
+        save_every=3,
+        eval_every=1,
+    )
+    asyncio.run(train.main(config))
+    run = read_run(tmp_path / "run")
+    found, _ = checkpoints_of(run)
+    # Batches 3 and 6 were in flight, each with one more submitted ahead.
+    assert [(c.name, c.step) for c in found] == [("000003", 5), ("000006", 8), ("final", 11)]
+    logged = read_logged(run, found)
+    assert logged is not None
+    # Nothing is evaluated after the last update.
+    assert logged.at == {"000003": 5, "000006": 8, "final": 10}
+    held_out = builder()[1]
+    assert held_out is not None
+    evaluator = SamplerNLLEvaluator.from_dataset(held_out)
+    for name in ("000003", "000006"):
+        path = next(c.sampler_path for c in found if c.name == name)
+        client = rehearsal.client().create_sampling_client(model_path=path).result()
+        measured = asyncio.run(evaluator(client))["test/nll"]
+        assert logged.values[name] == pytest.approx(measured, abs=1e-4)
+        # The rows beside it are far enough away for a wrong one to be seen.
+        beside = [logged.curve.at(logged.at[name] + offset) for offset in (-1, 1)]
+        assert all(value is not None and abs(value - measured) > 0.05 for value in beside)

@@ -61,6 +61,9 @@ def checkpoints_of(run: Run) -> tuple[list[Checkpoint], list[str]]:
     left_out = []
     for number, record in enumerate(run.checkpoints, start=1):
         name = record.get("name")
+        if record.get("rolling"):
+            left_out.append(f"{name}: a rolling checkpoint, which the run deletes again")
+            continue
         step = updates_in(run, record, per_epoch, last)
         if not isinstance(name, str) or not name or step is None:
             left_out.append(
