@@ -29,6 +29,7 @@ def user(text):
         ({"prompt": "q", "answer": "a", "level": 2}, [user("q")], "a", {"level": 2}),
         ({"input": "q", "output": 3}, [user("q")], 3, {}),
         ({"question": "q", "answer": ["a", "b"]}, [user("q")], ["a", "b"], {}),
+        ({"question": "q", "final_answer": "7"}, [user("q")], "7", {}),
         ({"prompt": "q"}, [user("q")], None, {}),
         ({"instruction": "Do", "input": "this", "output": "a"}, [user("Do\n\nthis")], "a", {}),
         ({"instruction": "Do", "input": "", "output": "a"}, [user("Do")], "a", {"input": ""}),
@@ -50,6 +51,36 @@ def test_rows(write, row, prompt, answer, fields):
     (task,) = load_tasks(write(row))
     assert (list(task.prompt), task.answer, dict(task.row)) == (prompt, answer, fields)
     assert task.place == "rows.jsonl line 1"
+
+
+PARTS = {
+    "full": {
+        "task_id": 602,
+        "text": "Write a python function to find the first repeated character.",
+        "code": "def first(s):\n    return next(c for i, c in enumerate(s) if c in s[:i])",
+        "test_list": ["assert first('abca') == 'a'", "assert first('abb') == 'b'"],
+        "test_setup_code": "",
+        "challenge_test_list": [],
+    },
+    "sanitized": {
+        "source_file": "Benchmark.ipynb",
+        "task_id": 602,
+        "prompt": "Write a python function to find the first repeated character.",
+        "code": "def first(s):\n    return next(c for i, c in enumerate(s) if c in s[:i])",
+        "test_imports": ["import math"],
+        "test_list": ["assert first('abca') == 'a'", "assert first('abb') == 'b'"],
+    },
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_mbpp_rows_name_their_function_and_keep_tests_back(write, part):
+    (task,) = load_tasks(write(PARTS[part]))
+    assert "first('abca')" in task.question and "first('abb')" not in task.question
+    assert "first repeated character" in task.question
+    assert task.answer == PARTS[part]["code"]
+    assert task.row["test_list"] == PARTS[part]["test_list"]
+    assert task.row["test_setup_code"] == ("import math" if part == "sanitized" else "")
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinkerlab.data.messages import RowError, check_text, clean_messages, kind
+from tinkerlab.tasks import mbpp
 from tinkerlab.tasks.types import Task
 
 # Names that public data sets use. Of each group a row must have at most one.
 PROMPT_KEYS = ("messages", "prompt", "question", "problem", "input", "instruction")
-ANSWER_KEYS = ("answer", "output", "ground_truth", "target", "solution")
+ANSWER_KEYS = ("answer", "final_answer", "output", "ground_truth", "target", "solution")
 
 
 def task_of(row: Mapping[str, Any], place: str) -> Task:
     """Read a row such as ``{"prompt": ..., "answer": ...}``.
 
     A prompt is text, or a list of messages. A conversation that ends with the assistant's reply
-    and has no answer beside it is answered by that reply.
+    and has no answer beside it is answered by that reply. Rows of MBPP get a prompt that names
+    the function (``mbpp``).
 
     Raises:
         RowError: no prompt, several, or one that is unusable.
     """
+    if mbpp.is_row(row):
+        row = mbpp.with_prompt(row)
     prompt_key = _only(row, PROMPT_KEYS, "prompt")
     if prompt_key is None:
         hint = f"it has {', '.join(list(row)[:8])}" if row else "it is empty"
