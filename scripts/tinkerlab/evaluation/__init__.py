@@ -13,4 +13,5 @@ offline_records  its records and figures; passk, slices: pass@k, scores by a fie
 offline_run what it takes from a run's folder
 judge       a model as the grader
 clients     sampling clients of the models that are compared
+selection   a room: which checkpoint of a run to take
 """

@@ -229,6 +229,45 @@ def test_a_benchmark_measured_in_two_ways_is_refused(make_run, make_results, cho
         choose(run, "--results", parent)
 
 
+def test_benchmarks_as_run_benchmarks_leaves_them(make_run, tmp_path, choose):
+    """Written by the code that writes them, one folder for each checkpoint."""
+    from tinkerlab.evaluation.suite_results import SuiteItem, SuiteRun, write
+
+    def items(count, failed=()):
+        return [
+            SuiteItem(f"{i}", f"q{i}", "a", "reply", i < count, error="x" if i in failed else None)
+            for i in range(60)
+        ]
+
+    def benchmark(name, count, failed=(), **settings):
+        path = f"tinker://run-1/sampler_weights/{name}"
+        how = SuiteRun(
+            suite="cookbook:gsm8k",
+            models={"base": "tiny:llama", "trained": path},
+            base_model="tiny:llama",
+            renderer="role_colon",
+            source="openai/gsm8k",
+            settings={"models": {"trained": path}, "sampling": {"temperature": 0.6}, **settings},
+        )
+        found = {"base": items(30), "trained": items(count, failed)}
+        write(tmp_path / "public" / name / "gsm8k", how, found)
+
+    run = make_run()
+    for name, count in (("000010", 31), ("000020", 50), ("000030", 50), ("final", 5)):
+        benchmark(name, count)
+    code, document = choose(run, "--results", tmp_path / "public")
+    assert (code, document["decided_by"], document["chosen"]["name"]) == (0, "benchmarks", "000020")
+    assert document["checkpoints"][3]["below_base_on"] == ["cookbook:gsm8k"]
+    assert document["evaluations"][0]["base_score"] == 0.5
+    # One failed request leaves other items than the others have: told, with the remedy.
+    benchmark("final", 5, failed={7})
+    with pytest.raises(InputError, match=r"other items.* 1 items failed .*asks them again"):
+        choose(run, "--results", tmp_path / "public", "--overwrite")
+    benchmark("final", 5, tinker_cookbook="another")
+    with pytest.raises(InputError, match="other suite settings"):
+        choose(run, "--results", tmp_path / "public", "--overwrite")
+
+
 def test_where_the_grader_lies_makes_no_difference(make_run, make_results, choose):
     run = make_run()
     for name, path in (("000010", "/a/g.py"), ("final", "g.py")):

@@ -47,6 +47,7 @@ class ResultsFolder:
     records_sha256: str
     scoring_code: str | None = None
     cautions: tuple[str, ...] = ()
+    failed_items: int = 0
 
 
 @dataclass
@@ -153,6 +154,7 @@ def read(folder: Path) -> ResultsFolder:
         records_sha256=hashing.value_sha256([scores, identity]),
         scoring_code=document.get("scoring_code_sha256"),
         cautions=tuple(_cautions(document)),
+        failed_items=_failed_items(document),
     )
 
 
@@ -207,6 +209,10 @@ def identity_of(document: Mapping[str, Any], items_sha256: str) -> dict[str, Any
         "sampling": document.get("sampling"),
         "renderer": document.get("renderer") or renderer,
         **{name: settings.get(name) for name in _SETTINGS},
+        # Of a suite: its sampling, limits and version (suite_results.SuiteRun).
+        "suite_settings": {k: v for k, v in settings.items() if k != "models"}
+        if document.get("suite")
+        else None,
     }
 
 
@@ -233,9 +239,18 @@ def _name(document: Mapping[str, Any], task_type: str) -> str:
     return f"{source} ({spec})" if spec else source
 
 
+def _failed_items(document: Mapping[str, Any]) -> int:
+    """Items that a suite left out, since a request for them failed."""
+    left_out = document.get("left_out")
+    count = left_out.get("items") if isinstance(left_out, dict) else 0
+    return count if isinstance(count, int) else 0
+
+
 def _cautions(document: Mapping[str, Any]) -> list[str]:
-    """Replies that no grader could grade, or that were cut off."""
-    told = []
+    """Items that failed, replies that no grader could grade, or that were cut off."""
+    failed = _failed_items(document)
+    told = [f"{failed} items failed and are left out; the same command asks them again"]
+    told = told if failed else []
     facts = document.get("facts")
     for found in facts.values() if isinstance(facts, dict) else ():
         if not isinstance(found, dict) or not found.get("replies"):
@@ -301,7 +316,16 @@ def _together(group: list[tuple[str, ResultsFolder]], found: Found) -> Evaluatio
         )
     # Several folders may hold the base model's replies, sampled anew for each: their mean.
     base = [sum(values) / len(bases) for values in zip(*bases, strict=True)] if bases else None
-    return Evaluation(first.kind, first.name, first.identity, first.higher, scores, base, folders)
+    return Evaluation(
+        kind=first.kind,
+        name=first.name,
+        identity=first.identity,
+        higher=first.higher,
+        scores=scores,
+        base=base,
+        folders=folders,
+        failed_items=sum(folder.failed_items for _, folder in group),
+    )
 
 
 def _with_distinct_names(evaluations: Sequence[Evaluation]) -> list[Evaluation]:

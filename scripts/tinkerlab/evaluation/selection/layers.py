@@ -97,6 +97,7 @@ class Evaluation:
         scores: by checkpoint, one value for each item, in item order.
         base: the same of the base model; None if it was not evaluated.
         folders: by checkpoint; of the base model under "".
+        failed_items: items left out since a request failed, of all the folders.
     """
 
     kind: Kind
@@ -106,6 +107,7 @@ class Evaluation:
     scores: Mapping[str, Sequence[float]]
     base: Sequence[float] | None = None
     folders: Mapping[str, Path] = field(default_factory=dict)
+    failed_items: int = 0
 
     @property
     def items(self) -> int:
@@ -229,8 +231,10 @@ def _not_comparable(evaluations: Sequence[Evaluation]) -> InputError:
         f" ({', '.join(str(folder) for folder in e.folders.values())})"
         for e in evaluations
     )
+    failed = sum(evaluation.failed_items for evaluation in evaluations)
+    again = f" {failed} items failed and are left out; the same command asks them again."
     return InputError(
-        f"not comparable, so not ranked together (other {', '.join(different)}): {told}."
+        f"not comparable, so not ranked together (other {', '.join(different)}): {told}.{again if failed else ''}"
         " Evaluate every checkpoint on the same items in the same way (select_checkpoint.py"
         " --evaluate does), or name only the folders that belong together with --results"
     )
