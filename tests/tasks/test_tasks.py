@@ -29,7 +29,28 @@ def user(text):
         ({"prompt": "q", "answer": "a", "level": 2}, [user("q")], "a", {"level": 2}),
         ({"input": "q", "output": 3}, [user("q")], 3, {}),
         ({"question": "q", "answer": ["a", "b"]}, [user("q")], ["a", "b"], {}),
-        ({"question": "q", "final_answer": "7"}, [user("q")], "7", {}),
+        (  # DeepMath-103K; its traces are left out
+            {"question": "q", "final_answer": "7", "topic": "t", "r1_solution_1": "long"},
+            [user("q")],
+            "7",
+            {"topic": "t"},
+        ),
+        (  # AIME 2024, MATH-500: the working stays at hand, and is not the answer
+            {"problem": "q", "solution": "so \\boxed{33}", "answer": "033", "year": "2024"},
+            [user("q")],
+            "033",
+            {"solution": "so \\boxed{33}", "year": "2024"},
+        ),
+        ({"problem": "q", "solution": "so \\boxed{33}"}, [user("q")], "so \\boxed{33}", {}),
+        (  # DAPO-Math-17k, as verl reads it
+            {
+                "prompt": [user("q")],
+                "reward_model": {"ground_truth": "34", "style": "rule-lighteval/MATH_v2"},
+            },
+            [user("q")],
+            "34",
+            {"reward_model": {"ground_truth": "34", "style": "rule-lighteval/MATH_v2"}},
+        ),
         ({"prompt": "q"}, [user("q")], None, {}),
         ({"instruction": "Do", "input": "this", "output": "a"}, [user("Do\n\nthis")], "a", {}),
         ({"instruction": "Do", "input": "", "output": "a"}, [user("Do")], "a", {"input": ""}),
@@ -83,9 +104,22 @@ def test_mbpp_rows_name_their_function_and_keep_tests_back(write, part):
     assert task.row["test_setup_code"] == ("import math" if part == "sanitized" else "")
 
 
+def test_mbpp_shows_what_its_tests_use(write):
+    tests = ["assert total(numbers) == 6", "assert total([]) == 0"]
+    row = {**PARTS["full"], "test_setup_code": "numbers = [1, 2, 3]", "test_list": tests}
+    (task,) = load_tasks(write(row))
+    assert "numbers = [1, 2, 3]\nassert total(numbers) == 6\n" in task.question
+
+
+def test_tests_of_ones_own_leave_the_prompt_alone(write):
+    (task,) = load_tasks(write({"prompt": "Write square.", "test_list": ["assert square(2) == 4"]}))
+    assert (task.question, task.answer) == ("Write square.", None)
+
+
 @pytest.mark.parametrize(
     ("row", "phrase"),
     [
+        ({"problem": "q", "answer": 1, "final_answer": 2}, '"answer" and "final_answer" could'),
         ('{"prompt": "q"', "line 2: not JSON"),
         ("[1]", "line 2: must be a JSON object, not a list"),
         ({"text": "q"}, "line 2: no prompt"),

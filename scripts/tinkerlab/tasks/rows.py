@@ -11,7 +11,13 @@ from tinkerlab.tasks.types import Task
 
 # Names that public data sets use. Of each group a row must have at most one.
 PROMPT_KEYS = ("messages", "prompt", "question", "problem", "input", "instruction")
-ANSWER_KEYS = ("answer", "final_answer", "output", "ground_truth", "target", "solution")
+ANSWER_KEYS = ("answer", "final_answer", "output", "ground_truth", "target")
+# The answer where no other is (EleutherAI/hendrycks_math), else the working that leads to it
+# (HuggingFaceH4/aime_2024, HuggingFaceH4/MATH-500).
+WORKED_KEYS = ("solution",)
+# DeepMath-103K has three reasoning traces with each problem, 48 kB a row: no grader needs them,
+# and a row is kept in memory and sent to the grader's process with every completion.
+LEFT_OUT = ("r1_solution_1", "r1_solution_2", "r1_solution_3")
 
 
 def task_of(row: Mapping[str, Any], place: str) -> Task:
@@ -30,8 +36,8 @@ def task_of(row: Mapping[str, Any], place: str) -> Task:
     if prompt_key is None:
         hint = f"it has {', '.join(list(row)[:8])}" if row else "it is empty"
         raise RowError(f'no prompt: give "prompt", "input" or "messages"; {hint}')
-    answer_key = _only(row, ANSWER_KEYS, "answer")
-    used = {prompt_key, answer_key}
+    answer_key = _only(row, ANSWER_KEYS, "answer") or _only(row, WORKED_KEYS, "answer")
+    used = {prompt_key, answer_key, *LEFT_OUT}
     prompt = row[prompt_key]
     if prompt_key == "instruction" and row.get("input"):
         used.add("input")
@@ -41,10 +47,10 @@ def task_of(row: Mapping[str, Any], place: str) -> Task:
         if isinstance(prompt, list)
         else [{"role": "user", "content": _text(prompt, prompt_key)}]
     )
-    answer = row[answer_key] if answer_key is not None else None
+    answer = row[answer_key] if answer_key is not None else _of_reward_model(row)
     if messages[-1]["role"] == "assistant":
         reply = messages.pop()
-        if answer_key is None:
+        if answer is None:
             answer = _spoken(reply)
         if not messages:
             raise RowError(f'"{prompt_key}" has no message before the assistant\'s')
@@ -62,6 +68,12 @@ def _only(row: Mapping[str, Any], names: tuple[str, ...], what: str) -> str | No
         quoted = " and ".join(f'"{name}"' for name in found)
         raise RowError(f"{quoted} could both be the {what}: rename or remove one")
     return found[0] if found else None
+
+
+def _of_reward_model(row: Mapping[str, Any]) -> Any:
+    """The answer of rows that verl trains on, such as DAPO-Math-17k's."""
+    model = row.get("reward_model")
+    return model.get("ground_truth") if isinstance(model, Mapping) else None
 
 
 def _text(value: Any, key: str) -> str:
