@@ -9,7 +9,7 @@ checkpoint weighs those otherwise than an application's own items.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class SuiteRun:
         source: where the items come from.
         settings: what makes this evaluation this one (sampling, limits, versions of the suite).
         log_path: the run's folder, if there is one.
+        extra: further keys of the summary.
     """
 
     suite: str
@@ -64,6 +65,7 @@ class SuiteRun:
     settings: Mapping[str, Any]
     seed: int = 0
     log_path: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write(output: Path, run: SuiteRun, found: Mapping[str, Sequence[SuiteItem]]) -> dict[str, Any]:
@@ -105,6 +107,7 @@ def write(output: Path, run: SuiteRun, found: Mapping[str, Sequence[SuiteItem]])
         "settings": dict(run.settings),
         "left_out": {"items": len(left_out), "reasons": _counted(left_out)},
         "facts": {key: _facts(items) for key, items in found.items()},
+        **run.extra,
     }
     for key, rows in records.items():
         results.write_jsonl(output / FILES[key], rows)

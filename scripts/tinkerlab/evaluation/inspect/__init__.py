@@ -1,0 +1,1 @@
+"""Inspect's public suites on Tinker models, through tinker-cookbook's bridge."""
