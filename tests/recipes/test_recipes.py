@@ -1,0 +1,169 @@
+"""Every recipe's config trains for two steps on data of its shape, and its reward is a true one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from recipe_shapes import SHAPES
+from repository import ROOT
+
+from tinkerlab.grading import load_grader
+from tinkerlab.grading.types import Attempt
+from tinkerlab.runs import checkpoints, metrics
+from tinkerlab.tasks import load_tasks
+
+RECIPES = ROOT / "templates" / "recipes"
+CONFIGS = sorted(RECIPES.glob("*.yaml"))
+TEMPLATES = {
+    "rl_trainer.py": "rl-config.yaml",
+    "dpo_trainer.py": "dpo-config.yaml",
+    "distill_trainer.py": "distill-config.yaml",
+    "sl_trainer.py": "training-config.yaml",
+}
+# A random tiny model is never right: for two steps of RL it gets a reward that varies.
+PARITY = "def score(completion):\n    return float(len(completion) % 2)\n"
+
+
+def load(config: Path) -> dict[str, Any]:
+    return yaml.safe_load(config.read_text(encoding="utf-8"))
+
+
+def trainer_of(settings: dict[str, Any]) -> str:
+    for key, script in (
+        ("reward", "rl_trainer.py"),
+        ("teacher", "distill_trainer.py"),
+        ("dpo_beta", "dpo_trainer.py"),
+    ):
+        if key in settings:
+            return script
+    return "sl_trainer.py"
+
+
+def test_every_recipe_has_a_page_a_config_and_a_shape() -> None:
+    assert {path.stem for path in CONFIGS} == set(SHAPES)
+    pages = {path.stem for path in RECIPES.glob("*.md")}
+    for config in CONFIGS:
+        page = config.stem.removesuffix("-fast")
+        assert page in pages, f"{config.name} has no page"
+        assert config.name in (RECIPES / f"{page}.md").read_text(encoding="utf-8")
+    assert pages <= {config.stem for config in CONFIGS}
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_its_keys_are_explained(config: Path) -> None:
+    settings = load(config)
+    template = load(ROOT / "templates" / TEMPLATES[trainer_of(settings)])
+    assert set(settings) <= set(template)
+    assert settings["run_name"] == config.stem
+
+
+@pytest.mark.parametrize("page", sorted(RECIPES.glob("*.md")), ids=lambda path: path.stem)
+def test_a_page_says_what_a_user_must_know(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "**When to use it**" in text and "**When not**" in text
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    for wanted in ("Run it", "Starting numbers", "What good looks like", "When to stop"):
+        assert wanted in headings, f"{page.name} has no section {wanted!r}"
+    assert "Typical failures" in headings
+
+
+REWARDED = [path for path in CONFIGS if SHAPES.get(path.stem) and SHAPES[path.stem].right]
+
+
+@pytest.mark.parametrize("config", REWARDED, ids=lambda path: path.stem)
+def test_its_reward_is_a_true_one(config: Path, tmp_path: Path) -> None:
+    """Through the reader of tasks and the grader that the recipe names."""
+    settings, shape = load(config), SHAPES[config.stem]
+    file, _ = shape.write(tmp_path)
+    task = load_tasks(file)[0]
+    grader = load_grader(settings["reward"], timeout=settings.get("grader_timeout", 10.0))
+    try:
+        replies = [*shape.right, *shape.wrong]
+        grades = grader.grade(
+            [Attempt(reply, task.prompt, task.answer, task.row, task.place) for reply in replies]
+        )
+    finally:
+        grader.close()
+    scores = [grade.score for grade in grades]
+    assert scores == [1.0] * len(shape.right) + [0.0] * len(shape.wrong), list(
+        zip(replies, grades, strict=True)
+    )
+
+
+def overrides(settings: dict[str, Any], name: str, folder: Path) -> list[str]:
+    """What makes the recipe small and local; everything else stays as it is."""
+    shape = SHAPES[name]
+    words = {
+        "base_model": "tiny:llama",
+        "num_steps": "2",
+        "learning_rate": "0.001",
+        "lora_rank": "4",
+    }
+    train, held_out = shape.write(folder) if shape.rows else (None, None)
+    if trainer_of(settings) in ("rl_trainer.py", "distill_trainer.py"):
+        words |= {"groups_per_batch": "2", "group_size": "4", "max_tokens": "6"}
+        words["max_eval_tasks"] = "2"
+        if train:
+            words["dataset"] = str(train)
+        if held_out:
+            words["eval_dataset"] = str(held_out)
+    if trainer_of(settings) == "rl_trainer.py":
+        (folder / "parity.py").write_text(PARITY)
+        words |= {"reward": f"{folder}/parity.py:score", "preflight_groups": "2"}
+        words["num_substeps"] = "1"
+    if trainer_of(settings) in ("sl_trainer.py", "dpo_trainer.py"):
+        assert train is not None
+        words |= {"train_file": str(train), "train_batch_size": "2", "max_seq_len": "256"}
+        words["max_val_rows"] = "4"
+        if settings.get("num_epochs"):
+            words["num_epochs"] = "null"
+        if held_out:
+            words["val_file"] = str(held_out)
+    return [f"{key}={value}" for key, value in words.items()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_two_steps(config: Path, rehearsal: Any, tmp_path: Path) -> None:
+    settings = load(config)
+    script = trainer_of(settings)
+    words = overrides(settings, config.stem, tmp_path)
+    if script == "distill_trainer.py":
+        words.append(f"teacher={make_teacher(rehearsal, tmp_path)}")
+    done = run(
+        script, ["--config", str(config), *words, "log_path=run", "--json"], rehearsal, tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["steps"] == 2
+    assert [row["step"] for row in metrics.read(tmp_path / "run")][:2] == [0, 1]
+    assert checkpoints.read(tmp_path / "run")[-1].final
+
+
+def make_teacher(rehearsal: Any, folder: Path) -> str:
+    """A sampler checkpoint of an adapter that is not the student."""
+    client = (
+        rehearsal.client().create_lora_training_client(rehearsal.model, rank=4, seed=9).result()
+    )
+    return client.save_weights_for_sampler(f"teacher-{folder.name}").result().path
+
+
+def run(
+    script: str, words: list[str], rehearsal: Any, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / script), *words],
+        cwd=folder,
+        env={**os.environ, **rehearsal.env},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
