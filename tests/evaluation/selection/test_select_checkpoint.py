@@ -222,11 +222,14 @@ def test_other_items_or_settings_are_not_ranked_together(
 
 
 def test_a_benchmark_measured_in_two_ways_is_refused(make_run, make_results, choose):
+    """Even where it does not decide: each way would have its own base model."""
     run = make_run(FALLING)
-    make_results("000010", 50, suite="s")
-    parent = make_results("final", 50, suite="s", question="other").parent
+    for name in ("000010", "final"):
+        make_results(name, 50, parent="results/app")
+    make_results("000010", 50, suite="s", base=50, parent="results/s")
+    make_results("final", 50, suite="s", base=50, question="other", parent="results/s")
     with pytest.raises(InputError, match=r"not comparable.*other items"):
-        choose(run, "--results", parent)
+        choose(run, "--results", run.parent / "results")
 
 
 def test_benchmarks_as_run_benchmarks_leaves_them(make_run, tmp_path, choose):
@@ -301,6 +304,19 @@ def test_the_very_same_selection_may_be_written_again(make_run, make_results, ch
         choose(run, "--results", parent)
     assert (run / "selection/eval-report.md").read_bytes() == page
     assert choose(run, "--results", parent, "--overwrite")[0] == 0
+
+
+def test_a_run_that_went_on_is_another_selection(make_run, choose):
+    run = make_run(FALLING)
+    choose(run)
+    page = (run / "selection/eval-report.md").read_bytes()
+    more = {"name": "later", "step": 60, "sampler_path": "tinker://run-1/sampler_weights/later"}
+    with (run / "checkpoints.jsonl").open("a") as file:
+        file.write(json.dumps(more) + "\n")
+    with pytest.raises(InputError, match="holds another selection"):
+        choose(run)
+    assert (run / "selection/eval-report.md").read_bytes() == page
+    assert choose(run, "--overwrite")[0] == 0
 
 
 def test_a_page_of_the_users_is_not_overwritten(make_run, choose):
