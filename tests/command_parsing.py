@@ -26,7 +26,7 @@ SHELL_WORDS = {"cat", "cd", "cp", "echo", "export", "git", "head", "ls", "mkdir"
 # Scripts that take another command behind `--`.
 WRAPPERS = {"rehearse.py", "task_dump.py"}
 # Shell fronts of ours, and the script that each hands its arguments to.
-FRONTS = {"run_inspect_evals.sh": "inspect_evals.py"}
+FRONTS = {"run_inspect_evals.sh": "run_inspect_evals.py"}
 
 
 class NotParsed(AssertionError):
@@ -171,6 +171,23 @@ def _check_tinker(words: list[str]) -> None:
         return  # --help, --version
     except click.ClickException as error:
         raise NotParsed(f"`tinker {shlex.join(words)}`: {error.format_message()}") from None
+
+
+def tinker_options() -> list[str]:
+    """Every option of every ``tinker`` command."""
+    import click
+    from tinker.cli.__main__ import main_cli
+
+    def walk(command: click.Command) -> Iterator[str]:
+        for parameter in command.params:
+            yield from parameter.opts
+        if isinstance(command, click.Group):
+            for name in command.list_commands(click.Context(command)):
+                inner = command.get_command(click.Context(command), name)
+                assert inner is not None
+                yield from walk(inner)
+
+    return sorted(set(walk(main_cli)))
 
 
 def _check_make(words: list[str]) -> None:

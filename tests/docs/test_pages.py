@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command_parsing import check_shell
+from command_parsing import check_shell, tinker_options
 from markdown_pages import (
     LANGUAGES,
     RUNNABLE,
@@ -138,12 +138,12 @@ def test_scripts_and_flags_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_flags_in_prose_exist(page: Path) -> None:
-    """A lone `--flag` span must belong to some script of ours."""
+    """A lone `--flag` span must belong to some script of ours, or to the `tinker` command."""
     every_help = "".join(
         help_text(script, *sub)
         for script in script_names()
         for sub in [(), *((name,) for name in subcommands(script))]
-    )
+    ) + " ".join(tinker_options())
     spans = inline_code(read_page(page))
     flags = {match for span in spans for match in re.findall(r"^(--[a-z][\w-]*)", span)}
     unknown = [f for f in sorted(flags) if not re.search(rf"(?<![\w-]){f}(?![\w-])", every_help)]

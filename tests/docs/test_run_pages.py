@@ -41,7 +41,9 @@ def run_block(block: Block, folder: Path, clone: Path) -> subprocess.CompletedPr
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["CLAUDE_PLUGIN_ROOT"] = str(clone)
     shell = ["bash", "-euo", "pipefail", "-c", block.text]
-    rehearsed = [sys.executable, str(clone / "scripts" / "rehearse.py"), "run", "--"]
+    # A store of the page's own: the default one serves one rehearsal at a time.
+    store = ["--store", str(folder / ".rehearsal")]
+    rehearsed = [sys.executable, str(clone / "scripts" / "rehearse.py"), "run", *store, "--"]
     python = [*rehearsed, sys.executable, "-c", block.text]
     return subprocess.run(
         shell if block.language == "bash" else python,
