@@ -1,4 +1,4 @@
-"""Replies side by side: what is shown, what is warned of, what is refused."""
+"""Replies side by side: what is asked of whom, what is shown, warned of and refused."""
 
 from __future__ import annotations
 
@@ -7,56 +7,87 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from repository import ROOT
 
 from tinkerlab.errors import InputError
+from tinkerlab.evaluation import side_by_side_prompts as prompts
 from tinkerlab.evaluation.attempts import Reply, Sampling
-from tinkerlab.evaluation.side_by_side import Comparison, held_out_tasks, loops, run_checkpoints
-from tinkerlab.evaluation.side_by_side_page import changed_words, html, terminal_lines
+from tinkerlab.evaluation.side_by_side import Comparison, loops
+from tinkerlab.evaluation.side_by_side_columns import choose, short_name
+from tinkerlab.evaluation.side_by_side_page import changed_words, html, terminal
 from tinkerlab.tasks import Task
 
 SCRIPT = ROOT / "scripts" / "checkpoint_compare.py"
 
 
 def made(
-    base: list[str], tuned: list[str], answers: list[Any] | None = None, **cut: Any
+    base: list[str], tuned: list[str], answers: list[Any] | None = None, **cut: bool
 ) -> Comparison:
+    """A comparison of ``base`` and ``final``, with one token a word."""
     answers = answers or [None] * len(base)
     tasks = [
         Task([{"role": "user", "content": f"Question {n}?"}], answer, place=f"rows line {n}")
         for n, answer in enumerate(answers)
     ]
     replies = {
-        name: [[Reply(text, len(text.split()), bool(cut.get(name)))] for text in texts]
+        name: [[Reply(text, len(text.split()), cut.get(name, False))] for text in texts]
         for name, texts in (("base", base), ("final", tuned))
     }
     models = {"base": "some/base", "final": "tinker://r/sampler_weights/final"}
-    return Comparison(tasks, models, "some/base", "role_colon", Sampling(max_tokens=9), replies)
+    return Comparison(tasks, models, "role_colon", Sampling(max_tokens=9), replies)
+
+
+def printed(comparison: Comparison, width: int = 80) -> str:
+    from rich.console import Console
+
+    console = Console(width=width)
+    with console.capture() as shown:
+        console.print(terminal(comparison))
+    return shown.get()
+
+
+# --- facts and warnings
 
 
 def test_facts_are_those_of_the_replies() -> None:
     comparison = made(["a b", "c", ""], ["a b", "d e f", "g"], ["a  b", None, "x"], final=True)
     base, final = comparison.facts("base"), comparison.facts("final")
-    assert (base["mean_tokens"], final["mean_tokens"]) == (1.0, pytest.approx(2.0))
+    assert (base["mean_tokens"], final["mean_tokens"]) == (1.0, 2.0)
     assert (base["cut"], final["cut"]) == (0.0, 1.0)
     assert (base["empty"], final["empty"]) == (pytest.approx(1 / 3), 0.0)
     assert base["same_as_base"] is None and final["same_as_base"] == pytest.approx(1 / 3)
     assert (base["matches_reference"], final["matches_reference"]) == (0.5, 0.5)
 
 
+def test_thinking_is_no_answer() -> None:
+    comparison = made(["<think>42?\nyes</think>\n42"], ["<think>42</think>"], ["42"])
+    base, final = comparison.facts("base"), comparison.facts("final")
+    assert (base["matches_reference"], final["matches_reference"]) == (1.0, 0.0)
+    assert (base["empty"], final["empty"]) == (0.0, 1.0)
+
+
+def test_with_several_samples_all_of_a_prompt_must_be_the_base_models() -> None:
+    comparison = made(["a", "a"], ["a", "a"])
+    comparison.replies["base"][1].append(Reply("b", 1, False))  # type: ignore[attr-defined]
+    comparison.replies["final"][1].append(Reply("c", 1, False))  # type: ignore[attr-defined]
+    assert comparison.facts("final")["same_as_base"] == 0.5
+
+
 def test_warnings_name_what_must_not_be_overlooked() -> None:
-    nothing = made(["same", "too"], ["same", "too"]).warnings()
-    assert any("changed nothing here" in line and "final" in line for line in nothing)
-    assert not any("changed nothing" in line for line in made(["a"], ["b"]).warnings())
+    (nothing,) = made(["same", "too"], ["same", "too"]).warnings()
+    assert nothing.startswith("NOTHING CHANGED: final")
+    assert made(["a", "b"], ["b", "b"]).warnings() == []
     again = "one two three four five six seven eight "
-    told = made(["fine", "fine"], [again * 3, ""], final=True).warnings()
-    assert any("cut at max_tokens=9" in line for line in told)
-    assert any("repeat themselves" in line for line in told)
-    assert any("empty" in line for line in told)
-    assert not any("base" in line for line in told)
+    told = made(["fine", "well"], [again * 3, ""], final=True).warnings()
+    assert told == [
+        "final: 100% of the replies are cut off at 9 tokens; raise --max-tokens",
+        "final: 50% of the replies are empty",
+        "final: 50% of the replies are going round in a loop",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +97,11 @@ def test_warnings_name_what_must_not_be_overlooked() -> None:
         ("a b c d e f g h " * 2, False),
         ("yes " * 30, True),
         ("Every word of this sentence stands in it only once, and it is long enough.", False),
+        ("我不知道这个问题的答案。" * 4, True),
+        (
+            "水在一个标准大气压下加热到一百摄氏度时就会沸腾，变成水蒸气。冷却后又变回液态的水。",
+            False,
+        ),
         ("", False),
     ],
 )
@@ -73,27 +109,76 @@ def test_loops(text: str, looping: bool) -> None:
     assert loops(text) is looping
 
 
+# --- page and terminal
+
+
 def test_changed_words_put_together_are_the_reply() -> None:
-    before, after = "The cat sat on the mat.", "The dog sat on a mat,\n happily."
+    before, after = "The cat sat on the mat.", "  The dog\tsat on a mat,\n happily. "
     pieces = changed_words(before, after)
     assert "".join(text for _, text in pieces) == after
-    assert next(text for new, text in pieces if new and text.strip()) == "dog"
-    assert pieces[0] == (False, "The ")
-    assert changed_words(None, after) == [(False, after)]
-    assert changed_words(after, after) == [(False, after)]
+    assert [text for new, text in pieces if new] == ["dog", "a mat,\n happily."]
+    assert not any(new for new, _ in changed_words(after, after.replace(" ", "  ")))
+    assert changed_words("x", "") == []
+    assert changed_words("", "x y") == [(True, "x y")]
+
+
+def test_long_replies_are_compared_in_no_time() -> None:
+    # Were white space compared too, its thousands of equal pieces would take minutes.
+    old, new = (" ".join(str(i * k % 997) for i in range(4000)) for k in (7, 13))
+    assert "".join(text for _, text in changed_words(old, new)) == new
 
 
 def test_the_page_escapes_what_models_and_users_wrote() -> None:
     hostile = "<script>alert(1)</script>"
-    page = html(made([hostile], [f"new {hostile}"], [hostile]))
-    assert "<script" not in page and "&lt;script&gt;" in page
-    assert "<mark>new" in page and "http://" not in page and "https://" not in page
+    comparison = made([hostile], [f"new {hostile}"], [hostile])
+    object.__setattr__(comparison, "system_prompt", hostile)
+    comparison.tasks[0].prompt[0]["content"] = hostile  # type: ignore[index]
+    page = html(comparison)
+    assert "<script" not in page and page.count("&lt;script&gt;") == 5
+    assert "<mark>new</mark>" in page
+    assert "http://" not in page and "https://" not in page  # nothing is fetched
+
+
+def test_the_page_shows_a_column_for_each_model_and_what_is_the_same() -> None:
+    page = html(made(["same", "old"], ["same", "new"], ["same", {"tests": ["a"]}]))
+    assert page.count("<h2>base</h2>") == page.count("<h2>final</h2>") == 2
+    assert page.count('<span class="tag">same as base</span>') == 1
+    assert page.count('<span class="tag good">equals reference</span>') == 2
+    assert "--columns: 3" in page and "tinker://r/sampler_weights/final" in page
+    assert "{&#34;tests&#34;: [&#34;a&#34;]}" in page  # a reference that is no text, as JSON
+    assert "NOTHING CHANGED" not in page
+    assert "NOTHING CHANGED" in html(made(["same"], ["same"]))
 
 
 def test_the_terminal_stays_within_its_width() -> None:
-    lines = list(terminal_lines(made(["word " * 60], ["x" * 30]), 80))
-    assert max(map(len, lines)) <= 80
-    assert any(line.strip().startswith("base") for line in lines)
+    comparison = made(["word " * 60, "水" * 90], ["x" * 300, "short"], ["ref", "ref"])
+    many = {**comparison.models, **{f"{n:06}/very-long-name-of-a-run": "t" for n in range(9)}}
+    replies = {name: comparison.replies.get(name, comparison.replies["final"]) for name in many}
+    from rich.cells import cell_len
+
+    for shown in (comparison, Comparison(comparison.tasks, many, "r", Sampling(), replies)):
+        lines = printed(shown).splitlines()
+        assert max(map(cell_len, lines)) <= 80
+        text = "".join(printed(shown).split())
+        assert text.count("x" * 20) and "Question1?" in text and "meantokens" in text
+
+
+def test_what_a_model_writes_cannot_steer_the_terminal() -> None:
+    shown = printed(made(["\x1b[2J\x1b]0;mine\x07\r\nfine"], ["[red]tml-abcdef123456[/red]"]))
+    assert "\x1b" not in shown and "\x07" not in shown and "fine" in shown
+    assert "[red]" in shown and "abcdef123456" not in shown
+
+
+def test_a_reply_that_is_the_base_models_stands_there_once() -> None:
+    shown = printed(made(["only once"], ["only once"]))
+    assert shown.count("only once") == 1 and "[same as base]" in shown
+
+
+# --- prompts
+
+USER, REPLY = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}
+CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+RAIN: dict[str, Any] = {"name": "look", "description": "Looks.", "parameters": {}}
 
 
 def run_folder(folder: Path, held_out: list[dict[str, Any]], records: list[dict[str, Any]]) -> Path:
@@ -103,54 +188,141 @@ def run_folder(folder: Path, held_out: list[dict[str, Any]], records: list[dict[
     return folder
 
 
+def sft(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    from tinkerlab.data import Row
+    from tinkerlab.training.supervised_data import _document
+
+    return _document(Row(0, 1, messages, **more))
+
+
+def dpo() -> dict[str, Any]:
+    from tinkerlab.data.preferences import PreferencePair
+
+    return PreferencePair(0, 1, [USER], REPLY, {**REPLY, "content": "No"}).document()
+
+
 @pytest.mark.parametrize(
     ("row", "question", "answer"),
     [
-        (
-            {
-                "messages": [
-                    {"role": "user", "content": "Hi"},
-                    {"role": "assistant", "content": "Yo"},
-                ]
-            },
-            "Hi",
-            "Yo",
-        ),
-        ({"messages": [{"role": "user", "content": "1+1"}], "answer": "2"}, "1+1", "2"),
-        ({"messages": [{"role": "user", "content": "Go"}], "teacher": "x"}, "Go", None),
-        ({"prompt": "Rank", "chosen": "good", "rejected": "bad"}, "Rank", "good"),
-        (
-            {
-                "prompt": [{"role": "user", "content": "Rank"}],
-                "chosen": [{"role": "assistant", "content": "good"}],
-                "rejected": [{"role": "assistant", "content": "bad"}],
-            },
-            "Rank",
-            "good",
-        ),
+        (sft([USER, REPLY]), "Hi", "Yo"),
+        (sft([USER, REPLY, USER, {**REPLY, "content": "Yo too"}]),
+         "user: Hi\n\nassistant: Yo\n\nuser: Hi", "Yo too"),
+        (sft([USER, {**REPLY, "content": [{"type": "thinking", "thinking": "Hm"},
+                                          {"type": "text", "text": "Yo"}]}]),
+         "Hi", "<think>Hm</think>\nYo"),
+        (sft([USER, {**REPLY, "content": "", "tool_calls": [CALL]}]), "Hi", 'look({"at": 1})'),
+        (sft([USER, REPLY, USER]), "user: Hi\n\nassistant: Yo\n\nuser: Hi", None),
+        ({"messages": [USER], "answer": "2", "question": "as it was", "solution": "1+1"},
+         "Hi", "2"),
+        ({"messages": [USER, REPLY, USER], "answer": None}, "user: Hi\n\nassistant: Yo\n\nuser: Hi",
+         None),
+        ({"messages": [USER], "teacher": "x"}, "Hi", None),
+        (dpo(), "Hi", "Yo"),
     ],
-)
+)  # fmt: skip
 def test_held_out_rows_of_every_trainer(
     tmp_path: Path, row: dict[str, Any], question: str, answer: str | None
 ) -> None:
-    (task,) = held_out_tasks(run_folder(tmp_path / "run", [row], []))
+    (task,) = prompts.held_out(run_folder(tmp_path / "run", [row], []))
     assert (task.question, task.answer) == (question, answer)
 
 
-def test_checkpoints_of_a_run(tmp_path: Path) -> None:
-    records = [
-        {"name": "000002", "sampler_path": "tinker://r/sampler_weights/000002"},
-        {"name": "weights-only", "state_path": "tinker://r/weights/x"},
-        {"name": "final", "sampler_path": "tinker://r/sampler_weights/final"},
+def test_held_out_rows_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="held no rows out; give prompts"):
+        prompts.held_out(run_folder(tmp_path / "empty", [], []))
+    with pytest.raises(InputError, match=r"held_out.jsonl:2: no prompt"):
+        prompts.held_out(run_folder(tmp_path / "odd", [sft([USER, REPLY]), {"x": 1}], []))
+
+
+def test_prompts_from_files(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("\ufeffFirst \n\n  Second\u2028still\r\n", encoding="utf-8")
+    found = prompts.of_file(text)
+    assert [(t.question, t.place) for t in found] == [
+        ("First", "a.txt line 1"),
+        ("Second\u2028still", "a.txt line 3"),
     ]
-    folder = run_folder(tmp_path / "run", [{"prompt": "x"}], records)
-    assert list(run_checkpoints(folder, every=True)) == ["000002", "final"]
-    assert list(run_checkpoints(folder, every=False)) == ["final"]
-    empty = run_folder(tmp_path / "empty", [], records[1:2])
-    with pytest.raises(InputError, match="no checkpoint to sample from"):
-        run_checkpoints(empty, every=True)
-    with pytest.raises(InputError, match="held no rows out"):
-        held_out_tasks(empty)
+    rows = tmp_path / "a.jsonl"
+    rows.write_text('{"prompt": "P"}\n{"question": "Q", "answer": 4}\n')
+    assert [(t.question, t.answer) for t in prompts.of_file(rows)] == [("P", None), ("Q", 4)]
+    text.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not UTF-8"):
+        prompts.of_file(text)
+
+
+class Tooled:
+    """A renderer whose prompts name the tools that were declared."""
+
+    def create_conversation_prefix_with_tools(self, tools: Any, system: str) -> list[Any]:
+        return [{"role": "system", "content": f"{system}|{tools[0]['name']}"}]
+
+
+def test_declared_tools_and_system_prompt_are_sent_but_not_shown() -> None:
+    (row,) = [sft([USER, REPLY], tools=(RAIN,))]
+    task = prompts._held_out(row, "here")
+    sent = prompts.rendered(task, Tooled(), "Be kind.")
+    assert [m["content"] for m in sent.prompt] == ["Be kind.|look", "Hi"]
+    assert [m["content"] for m in task.prompt] == ["Hi"]
+    own = Task([{"role": "system", "content": "Own."}, USER])
+    assert prompts.rendered(own, Tooled(), "Be kind.").prompt[0]["content"] == "Own."
+    with pytest.raises(InputError, match=r"here: \"tools\" must be a list"):
+        prompts.rendered(Task([USER], row={"tools": "all"}, place="here"), Tooled(), None)
+
+
+def test_a_parsed_tool_call_is_shown() -> None:
+    from tinker_cookbook.renderers import ToolCall, UnparsedToolCall
+
+    message = {
+        "role": "assistant",
+        "content": "Wait.",
+        "tool_calls": [ToolCall.model_validate(CALL)],
+        "unparsed_tool_calls": [UnparsedToolCall(raw_text="<tool_call>{", error="not JSON")],
+    }
+    assert prompts.message_text(message) == 'Wait.\nlook({"at": 1})\n<tool_call>{'
+
+
+# --- columns
+
+
+def record(step: int, name: str | None = None, **more: Any) -> dict[str, Any]:
+    name = name or f"{step:06}"
+    path = f"tinker://12345678-9/sampler_weights/{name}"
+    return {"name": name, "step": step, "batch": step, "epoch": 0, "sampler_path": path, **more}
+
+
+RECORDS = [record(4), record(2), record(6, sampler_path=None), record(8), record(8, "final")]
+FINAL = "tinker://12345678-9/sampler_weights/final"
+
+
+def test_checkpoints_of_a_run(tmp_path: Path) -> None:
+    folder, left_out = run_folder(tmp_path / "run", [], RECORDS), []
+    assert choose(folder) == {"final": FINAL}
+    assert list(choose(folder, every=True, say=left_out.append)) == ["000002", "000004", "final"]
+    assert any("000006: no sampler_path" in line for line in left_out)
+    assert any("000008: the same 8 updates as final" in line for line in left_out)
+    # Named ones take the place of the newest, by name or path; every one keeps its own column.
+    assert list(choose(folder, ["000004"])) == ["000004"]
+    assert choose(folder, [FINAL]) == {"final": FINAL}
+    other = "tinker://87654321-0/sampler_weights/final"
+    assert choose(folder, ["final", other, FINAL]) == {"final": FINAL, "87654321/final": other}
+    third = "tinker://87654321-1/sampler_weights/final"
+    assert list(choose(None, [other, third])) == ["87654321/final", third]
+    assert list(choose(folder, [other], every=True))[-2:] == ["final", "87654321/final"]
+    odd = run_folder(tmp_path / "odd", [], [record(1, "base")])
+    assert list(choose(odd)) == [short_name(record(1, "base")["sampler_path"])]
+
+
+def test_checkpoints_that_cannot_be_shown(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", [], RECORDS)
+    with pytest.raises(InputError, match=r"no such checkpoint .*000004, 000002, 000008, final"):
+        choose(folder, ["000005"])
+    with pytest.raises(InputError, match="sampler_weights"):
+        choose(folder, ["tinker://12345678-9/weights/final"])
+    with pytest.raises(InputError, match="tinker://"):
+        choose(None, ["final"])
+
+
+# --- the script
 
 
 def call(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Any:
@@ -164,44 +336,63 @@ def call(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Any:
     )
 
 
+def refusal(done: Any) -> str:
+    """The one line of a user's mistake."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+ASKED = ("--model", "x/y", "--prompt", "a")
 BAD = [
     ((), "name who is asked"),
+    (("--prompt", "a"), "name who is asked"),
     (("--model", "x/y"), "give prompts"),
     (("--model", "x/y", "--prompt", "a", "--prompts", "b.txt"), "not both"),
+    (("--model", "x/y", "--prompt", " "), "an empty prompt"),
     (("--model", "x/y", "--prompts", "missing.txt"), "missing.txt: No such file"),
-    (("--model", "x/y", "--prompts", "missing.jsonl"), "missing.jsonl"),
+    (("--model", "x/y", "--prompts", "missing.jsonl"), "missing.jsonl: No such file"),
     (("--model", "x/y", "--prompts", "empty.txt"), "no prompt in it"),
+    (("--model", "x/y", "--prompts", "empty.jsonl"), "is empty"),
     (("--run", "no-run"), "no such folder"),
-    (("--every-checkpoint", "--model", "x", "--prompt", "a"), "needs --run"),
-    (("--model", "x", "--prompt", "a", "--output", "a.txt"), ".html or .json"),
-    (("--model", "x", "--prompt", "a", "--output", "taken.html"), "exists"),
-    (("--model", "x", "--prompt", "a", "--limit", "0"), "at least 1"),
-    (("--model", "x", "--prompt", "a", "--samples", "2", "--temperature", "0"), "same reply"),
-    (
-        ("--model", "x", "--prompt", "a", "--checkpoint", "tinker://r/weights/final"),
-        "sampler_weights",
-    ),
-]  # fmt: skip
+    (("--run", "new-run"), "no checkpoint to sample from"),
+    (("--run", "new-run", "--every-checkpoint"), "no checkpoint to sample from"),
+    (("--run", "new-run", "--checkpoint", "final"), "there are: none"),
+    (("--every-checkpoint", *ASKED), "needs --run"),
+    ((*ASKED, "--output", "a.txt"), ".html or .json"),
+    ((*ASKED, "--output", "taken.html"), "taken.html exists"),
+    ((*ASKED, "--output", "taken.html/a.json"), "is a file"),
+    ((*ASKED, "--output", "dir.json", "--overwrite"), "is a folder"),
+    ((*ASKED, "--limit", "0"), "at least 1"),
+    ((*ASKED, "--temperature", "-1"), "must not be negative"),
+    ((*ASKED, "--temperature", "nan"), "must not be negative"),
+    ((*ASKED, "--samples", "2", "--temperature", "0"), "same reply"),
+    ((*ASKED, "--checkpoint", "tinker://r/weights/final"), "sampler_weights"),
+    ((*ASKED, "--checkpoint", "final"), "tinker://"),
+]
 
 
 @pytest.mark.parametrize(("arguments", "complaint"), BAD, ids=lambda value: str(value)[-60:])
 def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
     (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "taken.html").write_text("mine")
-    done = call(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert complaint in done.stderr and done.stderr.count("\n") == 1
+    (tmp_path / "dir.json").mkdir()
+    new = run_folder(tmp_path / "new-run", [sft([USER, REPLY])], [record(2, sampler_path=None)])
+    (new / "config.json").write_text('{"base_model": "x/y"}')
+    assert complaint in refusal(call(*arguments, cwd=tmp_path))
     assert (tmp_path / "taken.html").read_text() == "mine"
 
 
-def test_the_whole_of_it(rehearsal: Any, tmp_path: Path) -> None:
-    """A trained checkpoint, an untrained one, and the base, on the real service."""
+@pytest.fixture(scope="module")
+def checkpoints(rehearsal: Any) -> SimpleNamespace:
+    """Sampler paths of an adapter before its first step and after three wild ones."""
+    import tinker
+
     client = (
         rehearsal.client().create_lora_training_client(rehearsal.model, rank=4, seed=1).result()
     )
-    same = client.save_weights_for_sampler("untouched").result().path
-    import tinker
-
+    untouched = client.save_weights_for_sampler("untouched").result().path
     datum = tinker.Datum(
         model_input=tinker.ModelInput.from_ints([1, 2, 3, 4]),
         loss_fn_inputs={
@@ -212,35 +403,121 @@ def test_the_whole_of_it(rehearsal: Any, tmp_path: Path) -> None:
     for _ in range(3):
         client.forward_backward([datum], "cross_entropy")
         client.optim_step(tinker.AdamParams(learning_rate=0.5))
-    other = client.save_weights_for_sampler("trained").result().path
-    done = call(
-        "--model", rehearsal.model, "--checkpoint", same, "--checkpoint", other,
+    trained = client.save_weights_for_sampler("trained").result().path
+    return SimpleNamespace(untouched=untouched, trained=trained)
+
+
+def test_the_whole_of_it(rehearsal: Any, checkpoints: Any, tmp_path: Path) -> None:
+    """A trained checkpoint, an untrained one, and their base, which nobody named."""
+    arguments = (
+        "--checkpoint", checkpoints.untouched, "--checkpoint", checkpoints.trained,
         "--prompt", "Hello", "--prompt", "What is 2 + 2?", "--max-tokens", "6", "--json",
-        "--output", "page.html", "--output", "all.json",
-        cwd=tmp_path, env=rehearsal.env,
+        "--output", "new/page.html", "--output", "all.json",
     )  # fmt: skip
+    done = call(*arguments, cwd=tmp_path, env=rehearsal.env)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert json.loads((tmp_path / "all.json").read_text()) == document
     base, untouched, trained = document["models"]
-    assert base == "base" and untouched.endswith("untouched")
+    assert base == "base" and document["models"]["base"] == rehearsal.model
+    assert untouched.endswith("/untouched") and trained.endswith("/trained")
     # An adapter starts with B = 0: its replies are the base model's, to the letter.
     assert document["facts"][untouched]["same_as_base"] == 1.0
     assert document["facts"][trained]["same_as_base"] == 0.0
+    assert [line[:15] for line in document["warnings"]].count("NOTHING CHANGED") == 1
     assert [len(row["replies"]) for row in document["prompts"]] == [3, 3]
-    page = (tmp_path / "page.html").read_text()
-    assert "changed nothing here" in page and "What is 2 + 2?" in page
+    reply = document["prompts"][0]["replies"]["base"][0]
+    assert reply["tokens"] <= 6 and set(reply) == {"text", "tokens", "truncated"}
+    page = (tmp_path / "new" / "page.html").read_text()
+    assert "NOTHING CHANGED" in page and "What is 2 + 2?" in page
+
+    assert "page.html exists" in refusal(call(*arguments, cwd=tmp_path, env=rehearsal.env))
+
+
+def test_a_run_brings_its_prompts_and_its_checkpoint(
+    rehearsal: Any, trained_run: Any, tmp_path: Path
+) -> None:
+    run = ("--run", str(trained_run.folder), "--max-tokens", "4")
+    done = call(*run, "--limit", "2", cwd=tmp_path, env=rehearsal.env)
+    assert done.returncode == 0, done.stderr
+    assert "the first 2 of 8 prompts" in done.stderr
+    assert "What is the capital of France?" in done.stdout
+    assert "The capital of France is Paris." in done.stdout  # the reference
+    assert "final" in done.stdout and "What do bees make?" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_own_prompts_and_samples_of_a_run(rehearsal: Any, trained_run: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("One\nTwo\n")
+    run = ("--run", str(trained_run.folder), "--max-tokens", "4")
+    done = call(
+        *run, "--prompts", "own.txt", "--samples", "3", "--seed", "5", "--system-prompt", "Be odd.",
+        "--json", cwd=tmp_path, env=rehearsal.env,
+    )  # fmt: skip
+    document = json.loads(done.stdout)
+    assert [row["messages"][0]["content"] for row in document["prompts"]] == ["One", "Two"]
+    assert (
+        document["sampling"] | {"temperature": 1.0, "samples": 3, "seed": 5}
+        == (document["sampling"])
+    )
+    assert document["system_prompt"] == "Be odd."
+    assert document["facts"]["final"]["replies"] == 6
+
+
+def test_a_refused_request_names_model_and_prompt(
+    rehearsal: Any, checkpoints: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "two.jsonl").write_text(
+        json.dumps({"prompt": "fine"}) + "\n" + json.dumps({"prompt": "word " * 5000}) + "\n"
+    )
+    done = call(
+        "--checkpoint", checkpoints.trained, "--prompts", "two.jsonl", cwd=tmp_path,
+        env=rehearsal.env,
+    )  # fmt: skip
+    *_, line = done.stderr.splitlines()  # after what the SDK and the tokenizer log
+    assert done.returncode == 2 and line.startswith("error: the service refused a request")
+    assert "context window" in line
+    assert line.endswith(
+        ("; base was asked two.jsonl line 2", "/trained was asked two.jsonl line 2")
+    )
+
+
+def test_a_service_that_breaks_names_model_and_prompt(start_rehearsal: Any, tmp_path: Path) -> None:
+    with start_rehearsal(faults=["corrupt:on=/retrieve_future"]) as broken:
+        done = call("--model", broken.model, "--prompt", "a", cwd=tmp_path, env=broken.env)
+    assert done.returncode == 1, done.stderr
+    assert (
+        "failed: the service failed" in done.stderr and "base was asked --prompt 1" in done.stderr
+    )
 
 
 def test_a_checkpoint_that_is_not_there(rehearsal: Any, tmp_path: Path) -> None:
-    done = call(
-        "--model", rehearsal.model, "--checkpoint", "tinker://nobody/sampler_weights/x",
-        "--prompt", "a", cwd=tmp_path, env=rehearsal.env,
-    )  # fmt: skip
-    assert done.returncode == 2 and "tinker://nobody/sampler_weights/x" in done.stderr
+    nobody = "tinker://nobody/sampler_weights/x"
+    for model in ((), ("--model", rehearsal.model)):
+        done = call(
+            *model, "--checkpoint", nobody, "--prompt", "a", cwd=tmp_path, env=rehearsal.env
+        )
+        assert nobody in refusal(done)
+
+
+def test_a_checkpoint_of_another_base(tmp_path: Path) -> None:
+    import tinker
+
+    from tinkerlab.rehearsal.service.launch import DUMMY_KEY, rehearsal_server
+
+    with rehearsal_server(["tiny:llama", "tiny:qwen3"], store=tmp_path / "store") as server:
+        service = tinker.ServiceClient(base_url=server.base_url, api_key=DUMMY_KEY)
+        client = service.create_lora_training_client("tiny:llama", rank=2).result()
+        path = client.save_weights_for_sampler("llama").result().path
+        done = call(
+            "--model", "tiny:qwen3", "--checkpoint", path, "--prompt", "a", cwd=tmp_path,
+            env=server.env,
+        )  # fmt: skip
+        if service._session_holder is not None:
+            service._session_holder.close()
+    assert f"{path} was trained on tiny:llama, not on tiny:qwen3" in refusal(done)
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
     env = {**os.environ, "TINKER_API_KEY": "tml-test", "TINKER_BASE_URL": "http://127.0.0.1:9"}
-    done = call("--model", "x/y", "--prompt", "a", cwd=tmp_path, env=env)
-    assert done.returncode == 2 and "does not answer" in done.stderr
+    assert "does not answer" in refusal(call(*ASKED, cwd=tmp_path, env=env))

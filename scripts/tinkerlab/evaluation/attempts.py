@@ -30,6 +30,8 @@ IN_FLIGHT = 256
 GRADED_AT_ONCE = 256
 BATCH_SECONDS = 0.25
 
+AsText = Callable[[Any, Any, Sequence[int]], str]
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -193,6 +195,7 @@ def run(
     sampling: Sampling,
     in_flight: int = IN_FLIGHT,
     progress: Callable[[int, int, int], None] = lambda sampled, graded, total: None,
+    as_text: AsText = reply_text,
 ) -> dict[str, list[Graded]]:
     """Replies and grades of every model for every item, in item order.
 
@@ -202,12 +205,13 @@ def run(
         in_flight: most requests at a time, of all models together; one asks for all samples of
             one item.
         progress: called with (items sampled, items graded, items in total) of all models.
+        as_text: what a reply's text is, from (renderer, tokenizer, its tokens).
+
+    Raises:
+        Exception: the first failure of a request, with a note on who was asked what.
     """
-    return asyncio.run(
-        _Run(clients, items, grader, grader_key, log, renderer, tokenizer, sampling, progress).all(
-            in_flight
-        )
-    )
+    parts = (clients, items, grader, grader_key, log, renderer, tokenizer, sampling)
+    return asyncio.run(_Run(*parts, progress, as_text).all(in_flight))
 
 
 class _Run:
@@ -224,6 +228,7 @@ class _Run:
         tokenizer: Any,
         sampling: Sampling,
         progress: Callable[[int, int, int], None],
+        as_text: AsText,
     ) -> None:
         self.clients = clients
         self.items = items
@@ -234,6 +239,7 @@ class _Run:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.progress = progress
+        self.as_text = as_text
         self.stop = _stop_sequences(renderer, tokenizer, sampling.stop)
         self.total = len(items) * len(clients)
         self.sampled = self.graded = 0
@@ -293,11 +299,12 @@ class _Run:
                 sampling_params=self.sampling.params(item.index, self.stop),
             )
         except Exception as error:  # whatever the SDK raises; told by all()
+            error.add_note(f"{model} was asked {item.task.place or f'item {item.index}'}")
             self.failures.append(error)
             return
         replies = [
             Reply(
-                text=reply_text(self.renderer, self.tokenizer, sequence.tokens),
+                text=self.as_text(self.renderer, self.tokenizer, sequence.tokens),
                 tokens=len(sequence.tokens),
                 truncated=sequence.stop_reason == "length",
             )

@@ -19,7 +19,7 @@ class RunSettings:
     """A run as its folder tells it. What only an RL run has is None for a supervised one.
 
     Attributes:
-        sampler_path: the newest checkpoint to sample from.
+        sampler_path: the checkpoint to sample from, the newest if none is named.
         data, split, limit: the tasks that the run held out.
         grader: its reward.
     """
@@ -41,8 +41,11 @@ class RunSettings:
     stop: tuple[str, ...] = ()
 
 
-def read(path: Path) -> RunSettings:
-    """A run's folder, of ``rl_trainer.py`` or of ``sl_trainer.py``.
+def read(path: Path, checkpoint: str | None = None) -> RunSettings:
+    """The folder of a run of one of our trainers.
+
+    Args:
+        checkpoint: a sampler path to take instead of the newest; then the run needs none.
 
     Raises:
         InputError: no such folder, no config, or no checkpoint to sample from.
@@ -54,8 +57,9 @@ def read(path: Path) -> RunSettings:
     if config is None:
         raise InputError(f"--run {path}: no config.json in it; give the log_path of a training run")
     rows = checkpoints.read_rows(path)
-    newest = next((row for row in reversed(rows) if row.get("sampler_path")), None)
-    if newest is None:
+    saved = (str(row["sampler_path"]) for row in reversed(rows) if row.get("sampler_path"))
+    sampler_path = checkpoint or next(saved, None)
+    if sampler_path is None:
         raise InputError(
             f"--run {path}: no checkpoint to sample from in {checkpoints.FILE_NAME}; let the run"
             " finish, or name one with --checkpoint"
@@ -66,7 +70,7 @@ def read(path: Path) -> RunSettings:
             folder=path,
             name=str(config.get("run_name") or path.resolve().name),
             base_model=str(config["base_model"]),
-            sampler_path=str(newest["sampler_path"]),
+            sampler_path=sampler_path,
             seed=int(config.get("seed") or 0),
             wandb_url=config.get("wandb_url"),
             renderer=resolved.get("renderer") or config.get("renderer"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -11,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from tinkerlab.errors import CheckFailed, InputError
 from tinkerlab.evaluation import attempts
-from tinkerlab.evaluation.attempts import Graded, Sampling
+from tinkerlab.evaluation.attempts import Reply, Sampling
 from tinkerlab.evaluation.clients import open_clients, require_same_base
-from tinkerlab.evaluation.sft import check_checkpoint_path
+from tinkerlab.evaluation.side_by_side_columns import BASE
+from tinkerlab.evaluation.side_by_side_prompts import message_text, rendered
 from tinkerlab.grading.types import Attempt, Grade
-from tinkerlab.runs import checkpoints, jsonl
 from tinkerlab.tasks import Task
 
 if TYPE_CHECKING:
     import tinker
 
-BASE = "base"
-_LOOP_WORDS = 8
-_LOOP_TIMES = 3
+# A reply loops where some run of so many words stands in it so often.
+LOOP_WORDS, LOOP_TIMES = 8, 3
+NOTED_SHARE = 0.1  # of the replies; a rarer fault is left to the table
 
 
 @dataclass(frozen=True)
@@ -31,39 +32,49 @@ class Comparison:
     """What was asked, of whom, and what came back.
 
     Attributes:
-        models: column name -> base model or sampler path; the base model first, if it is there.
+        models: column name -> base model or sampler path, the base model first.
         replies: column name -> for each prompt, its sampled replies.
     """
 
     tasks: Sequence[Task]
     models: Mapping[str, str]
-    base_model: str
     renderer: str
     sampling: Sampling
-    replies: Mapping[str, Sequence[Sequence[attempts.Reply]]]
+    replies: Mapping[str, Sequence[Sequence[Reply]]]
+    system_prompt: str | None = None
+
+    @property
+    def base_model(self) -> str:
+        return self.models[BASE]
+
+    def same_as_base(self, name: str, index: int) -> bool:
+        """Whether a checkpoint's replies to one prompt are the base model's, to the letter."""
+        mine, base = self.replies[name][index], self.replies[BASE][index]
+        return name != BASE and [r.text for r in mine] == [r.text for r in base]
 
     def facts(self, name: str) -> dict[str, Any]:
-        """What should be known of a column before it is read.
+        """What should be known of a column before it is read; shares are between 0 and 1.
 
-        ``same_as_base`` is the share of prompts with the base model's very replies (None in the
-        base's own column or without one); ``matches_reference`` the share of prompts, of those
-        that have a reference, whose first reply equals it, white space aside.
+        ``same_as_base`` is the share of prompts with the base model's very replies, None in its
+        own column; ``matches_reference`` the share of replies, of the prompts that have a
+        reference, that equal it (``equals``), None without references. A reply of nothing but
+        thinking is empty.
         """
-        mine = self.replies[name]
-        flat = [reply for found in mine for reply in found]
-        known = [(t, r) for t, r in zip(self.tasks, mine, strict=True) if t.answer is not None]
-        equal = [_plain(r[0].text) == _plain(str(t.answer)) for t, r in known]
-        same = None
-        if name != BASE and BASE in self.replies:
-            pairs = zip(self.replies[BASE], mine, strict=True)
-            same = _share([_texts(base) == _texts(own) for base, own in pairs])
+        flat = [reply for found in self.replies[name] for reply in found]
+        equal = [
+            equals(reply, task.answer)
+            for task, found in zip(self.tasks, self.replies[name], strict=True)
+            for reply in found
+            if task.answer is not None
+        ]
+        same = [self.same_as_base(name, index) for index in range(len(self.tasks))]
         return {
             "replies": len(flat),
             "mean_tokens": sum(reply.tokens for reply in flat) / len(flat),
             "cut": _share([reply.truncated for reply in flat]),
-            "empty": _share([not reply.text for reply in flat]),
+            "empty": _share([not _plain(reply.text) for reply in flat]),
             "looping": _share([loops(reply.text) for reply in flat]),
-            "same_as_base": same,
+            "same_as_base": None if name == BASE else _share(same),
             "matches_reference": _share(equal) if equal else None,
         }
 
@@ -71,15 +82,17 @@ class Comparison:
         """Everything, as JSON."""
         return {
             "base_model": self.base_model,
-            "renderer": self.renderer,
             "models": dict(self.models),
+            "renderer": self.renderer,
+            "system_prompt": self.system_prompt,
             "sampling": asdict(self.sampling),
             "facts": {name: self.facts(name) for name in self.models},
+            "warnings": self.warnings(),
             "prompts": [
                 {
-                    "prompt": [dict(message) for message in task.prompt],
-                    "reference": task.answer,
                     "place": task.place,
+                    "messages": [dict(message) for message in task.prompt],
+                    "reference": task.answer,
                     "replies": {
                         name: [asdict(reply) for reply in self.replies[name][index]]
                         for name in self.models
@@ -92,121 +105,129 @@ class Comparison:
     def warnings(self) -> list[str]:
         """What a reader must not overlook."""
         told = []
+        faults = {
+            "cut": f"cut off at {self.sampling.max_tokens} tokens; raise --max-tokens",
+            "empty": "empty",
+            "looping": "going round in a loop",
+        }
         for name in self.models:
             facts = self.facts(name)
-            if facts["same_as_base"] == 1.0:
+            if facts["same_as_base"] == 1:
                 told.append(
-                    f"{name} gives the base model's very replies to every prompt: it changed"
-                    " nothing here. Is it the right checkpoint, and was it trained?"
+                    f"NOTHING CHANGED: {name} gives the base model's very replies to every prompt."
+                    " Is it the right checkpoint? Did its training loss fall?"
                 )
-            if facts["cut"] > 0.1:
-                told.append(
-                    f"{name}: {facts['cut']:.0%} of the replies were cut at max_tokens"
-                    f"={self.sampling.max_tokens}; raise --max-tokens"
-                )
-            if facts["looping"] > 0.1:
-                told.append(f"{name}: {facts['looping']:.0%} of the replies repeat themselves")
-            if facts["empty"] > 0.1:
-                told.append(f"{name}: {facts['empty']:.0%} of the replies are empty")
+            for key, what in faults.items():
+                if facts[key] > NOTED_SHARE:
+                    told.append(f"{name}: {facts[key]:.0%} of the replies are {what}")
         return told
 
 
+def equals(reply: Reply, reference: Any) -> bool:
+    """Whether a reply is the reference, white space and thinking aside. No grade: see
+    ``eval_offline.py`` for those.
+    """
+    return _plain(reply.text) == _plain(str(reference))
+
+
 def loops(text: str) -> bool:
-    """Whether some run of eight words stands in ``text`` three times or more."""
-    words = text.lower().split()
+    """Whether some run of eight words stands in ``text`` three times or more.
+
+    Where a text is written without spaces, its letters count as words.
+    """
+    words: Sequence[str] = text.lower().split()
+    if len(text) > 30 * len(words):
+        words = text
     seen: dict[tuple[str, ...], int] = {}
-    for start in range(len(words) - _LOOP_WORDS + 1):
-        run = tuple(words[start : start + _LOOP_WORDS])
+    for start in range(len(words) - LOOP_WORDS + 1):
+        run = tuple(words[start : start + LOOP_WORDS])
         seen[run] = seen.get(run, 0) + 1
-        if seen[run] >= _LOOP_TIMES:
-            return True
-    return False
-
-
-def run_checkpoints(folder: Path, *, every: bool) -> dict[str, str]:
-    """Column name -> sampler path of a run's checkpoints: all in training order, or the newest.
-
-    Raises:
-        InputError: none of them can be sampled from.
-    """
-    rows = [row for row in checkpoints.read_rows(folder) if row.get("sampler_path")]
-    if not rows:
-        raise InputError(
-            f"--run {folder}: no checkpoint to sample from in {checkpoints.FILE_NAME}; let the run"
-            " finish, or name one with --checkpoint"
-        )
-    chosen = rows if every else rows[-1:]
-    return {str(row.get("name") or row["sampler_path"]): row["sampler_path"] for row in chosen}
-
-
-def held_out_tasks(folder: Path) -> list[Task]:
-    """The prompts that a run held out, as its trainer left them.
-
-    Raises:
-        InputError: the run held none out, or left them in a form of its own.
-    """
-    from tinkerlab.data.messages import RowError
-    from tinkerlab.tasks.rows import task_of
-
-    file = folder / "held_out.jsonl"
-    rows = jsonl.read(file) if file.is_file() else []
-    if not rows:
-        raise InputError(
-            f"--run {folder} held no rows out; give prompts with --prompts or --prompt"
-        )
-    found = []
-    for number, row in enumerate(rows, start=1):
-        if "chosen" in row:  # a preference pair: the better reply is the reference
-            row = {"messages": _conversation(row)}
-        try:
-            found.append(task_of(row, f"{file.name} line {number}"))
-        except RowError as error:
-            raise InputError(f"{file}:{number}: {error}; give prompts with --prompts") from None
-    return found
-
-
-def _conversation(pair: Mapping[str, Any]) -> list[dict[str, Any]]:
-    def messages(value: Any, role: str) -> list[dict[str, Any]]:
-        return [{"role": role, "content": value}] if isinstance(value, str) else list(value)
-
-    return [*messages(pair.get("prompt") or [], "user"), *messages(pair["chosen"], "assistant")]
+    return max(seen.values(), default=0) >= LOOP_TIMES
 
 
 def compare(
     tasks: Sequence[Task],
     base_model: str | None,
-    paths: Mapping[str, str],
+    checkpoints: Mapping[str, str],
     sampling: Sampling,
     *,
     renderer: str = "auto",
     system_prompt: str | None = None,
     in_flight: int = attempts.IN_FLIGHT,
+    say: Callable[[str], None] = lambda note: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
     """Ask every model every prompt; all requests are under way together, up to ``in_flight``.
 
     Args:
-        base_model: asked too, unless None.
-        paths: column name -> sampler path.
+        base_model: None for the one that the first checkpoint was trained on.
+        checkpoints: column name -> sampler path.
+        say: takes warnings about the renderer.
+        progress: called with (requests answered, requests in total).
 
     Raises:
-        InputError: an unusable path, model or service; checkpoints of different bases; a
-            request that the service refuses.
+        InputError: an unusable model or service; a checkpoint of another base; a request that
+            the service refuses.
         CheckFailed: the service failed.
+    """
+    from tinkerlab.data import load_tokenizer, resolve_renderer
+
+    models, clients = _open(base_model, checkpoints)
+    tokenizer = load_tokenizer(models[BASE])
+    resolved = resolve_renderer(models[BASE], tokenizer, renderer)
+    for warning in resolved.warnings:
+        say(f"warning: {warning}")
+    sent = [rendered(task, resolved.renderer, system_prompt) for task in tasks]
+    items = attempts.make_items(sent, resolved.renderer, sampling)
+    replies = _ask(clients, items, resolved.renderer, tokenizer, sampling, in_flight, progress)
+    return Comparison(tasks, models, resolved.name, sampling, replies, system_prompt)
+
+
+def _open(
+    base_model: str | None, checkpoints: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, tinker.SamplingClient]]:
+    """The models and a client of each, by column name, the base model first."""
+    purpose = "checkpoint_compare.py"
+    if base_model is None:
+        clients = open_clients(checkpoints, purpose)
+        base_model = next(iter(clients.values())).get_base_model()
+        clients = {**open_clients({BASE: base_model}, purpose), **clients}
+    else:
+        clients = open_clients({BASE: base_model, **checkpoints}, purpose)
+    for name, path in checkpoints.items():
+        require_same_base(clients[BASE], clients[name], base_model, path)
+    return {BASE: base_model, **checkpoints}, clients
+
+
+def _ask(
+    clients: Mapping[str, tinker.SamplingClient],
+    items: Sequence[attempts.Item],
+    renderer: Any,
+    tokenizer: Any,
+    sampling: Sampling,
+    in_flight: int,
+    progress: Callable[[int, int], None],
+) -> dict[str, list[list[Reply]]]:
+    """Column name -> for each prompt its replies.
+
+    Raises:
+        InputError, CheckFailed: name the model and the prompt that failed.
     """
     import tinker
 
     from tinkerlab import service
-    from tinkerlab.data import load_tokenizer, resolve_renderer
 
-    for path in paths.values():
-        check_checkpoint_path(path)
-    models = {**({BASE: base_model} if base_model else {}), **paths}
-    clients = open_clients(models, "checkpoint_compare.py")
-    model = _one_base(clients, models)
-    tokenizer = load_tokenizer(model)
-    resolved = resolve_renderer(model, tokenizer, renderer)
-    items = attempts.make_items(tasks, resolved.renderer, sampling, system_prompt)
+    def at(error: BaseException) -> str:
+        return "; ".join([service.brief(error), *getattr(error, "__notes__", ())])
+
+    told = 0
+
+    def tell(sampled: int, graded: int, total: int) -> None:
+        nonlocal told
+        if sampled > told:  # grading tells, too
+            told = sampled
+            progress(sampled, total)
+
     with tempfile.TemporaryDirectory() as scratch:
         log = attempts.AttemptLog(Path(scratch) / "replies.jsonl")
         try:
@@ -214,34 +235,26 @@ def compare(
                 clients,
                 items,
                 _Unread(),
-                "unread",
+                _Unread.name,
                 log,
-                renderer=resolved.renderer,
+                renderer=renderer,
                 tokenizer=tokenizer,
                 sampling=sampling,
                 in_flight=in_flight,
-                progress=lambda sampled, graded, total: progress(sampled, total),
+                progress=tell,
+                as_text=_as_text,
             )
         except (tinker.BadRequestError, tinker.UnprocessableEntityError) as error:
-            raise InputError(f"the service refused a request: {service.brief(error)}") from None
-        except service.service_errors() as error:
-            raise CheckFailed(f"the service failed: {service.brief(error)}; try again") from None
+            raise InputError(f"the service refused a request: {at(error)}") from None
+        except (*service.service_errors(), ValueError) as error:
+            # The SDK has a bare ValueError for an answer that it can't read; one without the
+            # note of a request is a defect of ours.
+            if isinstance(error, ValueError) and not hasattr(error, "__notes__"):
+                raise
+            raise CheckFailed(f"the service failed: {at(error)}; try again") from None
         finally:
             log.close()
-    replies = {name: [_replies(item) for item in found[name]] for name in models}
-    return Comparison(tasks, models, model, resolved.name, sampling, replies)
-
-
-def _one_base(clients: Mapping[str, tinker.SamplingClient], models: Mapping[str, str]) -> str:
-    """The base model that all columns share.
-
-    Raises:
-        InputError: they do not.
-    """
-    first, *others = clients
-    for name in others:
-        require_same_base(clients[first], clients[name], models[first], models[name])
-    return clients[first].get_base_model()
+    return {name: [item.replies for item in found[name]] for name in clients}
 
 
 class _Unread:
@@ -256,16 +269,18 @@ class _Unread:
         """Nothing was started."""
 
 
-def _replies(item: Graded) -> list[attempts.Reply]:
-    return item.replies
-
-
-def _texts(replies: Sequence[attempts.Reply]) -> list[str]:
-    return [reply.text for reply in replies]
+def _as_text(renderer: Any, tokenizer: Any, tokens: Sequence[int]) -> str:
+    """A reply with its thinking and tool calls, which a grader does not want and a reader does."""
+    message = None
+    with contextlib.suppress(Exception):  # parsers raise what they like on a cut-off tool call
+        message, _ = renderer.parse_response(list(tokens))
+    if message is None:
+        return str(tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
+    return message_text(message)
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
+    return " ".join(re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL).split())
 
 
 def _share(flags: Sequence[bool]) -> float:

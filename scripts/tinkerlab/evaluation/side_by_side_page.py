@@ -3,115 +3,198 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
-import textwrap
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tinkerlab.evaluation.side_by_side import BASE, Comparison
+from tinkerlab import cli
+from tinkerlab.evaluation.attempts import Reply
+from tinkerlab.evaluation.side_by_side import Comparison, equals
+from tinkerlab.evaluation.side_by_side_columns import BASE
+from tinkerlab.evaluation.side_by_side_prompts import message_text
+from tinkerlab.tasks import Task
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
 
 TEMPLATE = Path(__file__).with_name("side_by_side.html.j2")
-_NAMES = {
+_FACTS = {
     "mean_tokens": ("mean tokens", "{:.0f}"),
     "cut": ("cut off", "{:.0%}"),
     "empty": ("empty", "{:.0%}"),
-    "looping": ("repeat themselves", "{:.0%}"),
+    "looping": ("looping", "{:.0%}"),
     "same_as_base": ("same as base", "{:.0%}"),
-    "matches_reference": ("equal the reference", "{:.0%}"),
+    "matches_reference": ("equals reference", "{:.0%}"),
 }
+NO_GRADE = "Equals reference: letter by letter, white space aside. eval_offline.py grades replies."
+# A model may write what a terminal would obey, such as escape sequences.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-
-def terminal_lines(comparison: Comparison, width: int) -> Iterator[str]:
-    """Each prompt with the replies below each other, then the facts as a table."""
-    label = max(map(len, [*comparison.models, "reference"]))
-    for number, task in enumerate(comparison.tasks, start=1):
-        yield f"{number}. {_short(task.question, 3 * width)}"
-        if task.answer is not None:
-            yield from _entry("reference", str(task.answer), label, width)
-        for name in comparison.models:
-            for reply in comparison.replies[name][number - 1]:
-                cut = " [cut]" if reply.truncated else ""
-                yield from _entry(name, (reply.text or "(empty)") + cut, label, width)
-        yield ""
-    yield from facts_table(comparison)
-    for warning in comparison.warnings():
-        yield f"warning: {warning}"
-
-
-def facts_table(comparison: Comparison) -> Iterator[str]:
-    """One line per fact, one column per model."""
-    rows = fact_rows(comparison)
-    names = list(comparison.models)
-    first = max(len(title) for title, _ in rows)
-    widths = [max(len(name), 6) for name in names]
-    yield " " * first + "".join(f"  {n:>{w}}" for n, w in zip(names, widths, strict=True))
-    for title, cells in rows:
-        yield f"{title:<{first}}" + "".join(
-            f"  {cell:>{w}}" for cell, w in zip(cells, widths, strict=True)
-        )
-
-
-def fact_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """(title, one cell per model) of every fact that some model has."""
-    facts = [comparison.facts(name) for name in comparison.models]
-    rows = []
-    for key, (title, form) in _NAMES.items():
-        if any(found[key] is not None for found in facts):
-            rows.append((title, ["-" if f[key] is None else form.format(f[key]) for f in facts]))
-    return rows
+Pieces = list[tuple[bool, str]]
 
 
 def html(comparison: Comparison) -> str:
     """The page; whatever models and users wrote is escaped."""
     from tinkerlab import pages
 
-    rows = []
-    for index, task in enumerate(comparison.tasks):
-        base = comparison.replies.get(BASE)
-        cells = []
-        for name in comparison.models:
-            shown = []
-            for place, reply in enumerate(comparison.replies[name][index]):
-                against = base[index][place].text if base and name != BASE else None
-                shown.append({"pieces": changed_words(against, reply.text), "reply": reply})
-            cells.append({"model": name, "replies": shown})
-        rows.append({"task": task, "cells": cells})
     return pages.fill(
         TEMPLATE,
         {
             "comparison": comparison,
-            "rows": rows,
             "facts": fact_rows(comparison),
+            "titles": fact_titles(comparison),
+            "note": NO_GRADE if "equals reference" in fact_titles(comparison) else "",
             "warnings": comparison.warnings(),
+            "prompts": [
+                {
+                    "place": task.place,
+                    "messages": [(m["role"], message_text(m)) for m in task.prompt],
+                    "reference": reference_text(task),
+                    "cells": {name: _cell(comparison, name, index) for name in comparison.models},
+                }
+                for index, task in enumerate(comparison.tasks)
+            ],
         },
     )
 
 
-def changed_words(before: str | None, after: str) -> list[tuple[bool, str]]:
-    """``after`` in pieces, each with whether it is not in ``before``, word by word."""
-    if before is None or before == after:
-        return [(False, after)]
-    old, new = (re.findall(r"\S+|\s+", text) for text in (before, after))
-    pieces: list[tuple[bool, str]] = []
+def terminal(comparison: Comparison) -> Group:
+    """Each prompt with the replies below each other, then the facts as a table."""
+    from rich.console import Group
+    from rich.rule import Rule
+    from rich.text import Text
+
+    parts: list[Any] = []
+    for index, task in enumerate(comparison.tasks):
+        title = f"{index + 1} of {len(comparison.tasks)}"
+        if task.place:
+            title += f" · {task.place}"
+        parts += [Rule(_text(title), align="left", style="dim"), _prompt(task)]
+        parts += [_replies(comparison, index), Text()]
+    parts += [Rule(f"renderer {comparison.renderer}", align="left", style="dim")]
+    parts += [_facts(comparison)]
+    if "equals reference" in fact_titles(comparison):
+        parts.append(_text(NO_GRADE, "dim"))
+    parts += [_text(f"warning: {line}", "bold yellow") for line in comparison.warnings()]
+    return Group(*parts)
+
+
+def fact_titles(comparison: Comparison) -> list[str]:
+    """The facts that some model has."""
+    return [title for key, (title, _) in _FACTS.items() if _known(comparison, key)]
+
+
+def fact_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
+    """(column name, one cell for each of ``fact_titles``) of every model."""
+    rows = []
+    for name in comparison.models:
+        facts = comparison.facts(name)
+        cells = [
+            "–" if facts[key] is None else form.format(facts[key])
+            for key, (_, form) in _FACTS.items()
+            if _known(comparison, key)
+        ]
+        rows.append((name, cells))
+    return rows
+
+
+def changed_words(before: str, after: str) -> Pieces:
+    """``after`` in pieces, each with whether it is not in ``before``, word by word.
+
+    White space alone is no change: models differ in it without a meaning.
+    """
+    old = before.split()
+    new = re.findall(r"\S+", after)
+    spaces = re.split(r"\S+", after)  # one more than words: around and between them
+    pieces: Pieces = [(False, spaces[0])]
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for kind, _, _, start, end in matcher.get_opcodes():
-        if start < end:
-            pieces.append((kind != "equal", "".join(new[start:end])))
-    return pieces
+        if start == end:
+            continue
+        run = new[start] + "".join(spaces[i] + new[i] for i in range(start + 1, end))
+        pieces += [(kind != "equal", run), (False, spaces[end])]
+    return [piece for piece in pieces if piece[1]]
 
 
-def _entry(name: str, text: str, label: int, width: int) -> Iterator[str]:
-    indent = " " * (label + 5)
-    lines: Sequence[str] = [
-        line
-        for part in text.split("\n")
-        for line in textwrap.wrap(part, max(20, width - len(indent))) or [""]
-    ]
-    for number, line in enumerate(lines):
-        yield f"   {name:<{label}}  {line}" if number == 0 else f"{indent}{line}"
+def reference_text(task: Task) -> str | None:
+    """The reference for people; one that is no text, as JSON."""
+    if task.answer is None or isinstance(task.answer, str):
+        return task.answer
+    return json.dumps(task.answer, ensure_ascii=False)
 
 
-def _short(text: str, most: int) -> str:
-    flat: Any = " ".join(text.split())
-    return flat if len(flat) <= most else f"{flat[: most - 3]}..."
+def _known(comparison: Comparison, key: str) -> bool:
+    return any(comparison.facts(name)[key] is not None for name in comparison.models)
+
+
+def _cell(comparison: Comparison, name: str, index: int) -> dict[str, Any]:
+    """A model's replies to one prompt, each in pieces, with its tags."""
+    same = comparison.same_as_base(name, index)
+    shown = []
+    for place, reply in enumerate(comparison.replies[name][index]):
+        base = comparison.replies[BASE][index][place].text
+        pieces = [(False, reply.text)] if name == BASE else changed_words(base, reply.text)
+        shown.append({"pieces": pieces, "tags": _tags(comparison.tasks[index], reply, same)})
+    return {"same": same, "replies": shown}
+
+
+def _tags(task: Task, reply: Reply, same: bool) -> list[str]:
+    tags = ["same as base"] if same else []
+    if not reply.text:
+        tags.append("empty")
+    if reply.truncated:
+        tags.append(f"cut off at {reply.tokens} tokens")
+    if task.answer is not None and equals(reply, task.answer):
+        tags.append("equals reference")
+    return tags
+
+
+def _prompt(task: Task) -> Text:
+    from rich.text import Text
+
+    if len(task.prompt) == 1:
+        return _text(message_text(task.prompt[0]), "bold")
+    lines = [Text.assemble((f"{m['role']}: ", "dim"), _text(message_text(m))) for m in task.prompt]
+    return Text("\n").join(lines)
+
+
+def _replies(comparison: Comparison, index: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", max_width=24, overflow="fold")
+    table.add_column(ratio=1, overflow="fold")
+    reference = reference_text(comparison.tasks[index])
+    if reference is not None:
+        table.add_row("reference", _text(reference, "dim"))
+    for name in comparison.models:
+        cell = _cell(comparison, name, index)
+        for reply in cell["replies"]:
+            tags = [_text(f" [{tag}]", "yellow") for tag in reply["tags"]]
+            # On the page the columns are side by side; here the same text would stand twice.
+            pieces = [] if cell["same"] else reply["pieces"]
+            shown = [_text(piece, "green" if new else "") for new, piece in pieces]
+            table.add_row(_text(name), Text.assemble(*shown, *tags))
+    return table
+
+
+def _facts(comparison: Comparison) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", style="cyan", max_width=24, overflow="fold")
+    for title in fact_titles(comparison):
+        table.add_column(title, justify="right", header_style="dim")
+    for name, cells in fact_rows(comparison):
+        table.add_row(_text(name), *cells)
+    return table
+
+
+def _text(text: str, style: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(cli.redact(_CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))), style)
