@@ -82,10 +82,17 @@ def mbpp(first: int, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def verifiable(first: int, count: int) -> list[dict[str, Any]]:
-    """Rows of a user's own."""
+def orders(first: int, count: int) -> list[dict[str, Any]]:
+    """Rows of one's own, as the page of the recipe makes them: a shown example, an answer."""
+    example = [
+        {"role": "user", "content": "Zoe wants 7 cups."},
+        {"role": "assistant", "content": '{"name": "Zoe", "item": "cups", "count": 7}'},
+    ]
     return [
-        {"prompt": f"What is {n} plus 1? Answer with the number.", "answer": n + 1}
+        {
+            "prompt": [*example, {"role": "user", "content": f"Please send {n} pens to Ann."}],
+            "answer": {"name": "Ann", "item": "pens", "count": n},
+        }
         for n in range(first, first + count)
     ]
 
@@ -144,9 +151,25 @@ _CODE = Shape(
     wrong=["```python\ndef add_2(x):\n    return 3\n```", "def add(x): return x + 2", "no", ""],
 )
 
+# Dataset, its configs (None: it has but one) and their splits, as the Hub has them.
+PUBLISHED: dict[str, dict[str | None, set[str]]] = {
+    "openai/gsm8k": {"main": {"train", "test"}},
+    "google-research-datasets/mbpp": {
+        part: {"train", "test", "validation", "prompt"} for part in ("full", "sanitized")
+    },
+    "zwhe99/DeepMath-103K": {None: {"train"}},
+    "HuggingFaceH4/aime_2024": {None: {"train"}},
+    "MathArena/aime_2025": {None: {"train"}},
+}
+
 SHAPES: dict[str, Shape] = {
     "verifiable": Shape(
-        verifiable(1, 60), right=["2", "It is 2."], wrong=["3", "", "two or three"]
+        orders(1, 40),
+        right=[
+            '{"name": "Ann", "item": "pens", "count": 1}',
+            '{"count":1,"item":"pens","name":"Ann"}',
+        ],
+        wrong=["1 pens for Ann", '{"name": "Zoe", "item": "cups", "count": 7}', '["Ann"]', ""],
     ),
     "gsm8k": _NUMBERS,
     "gsm8k-fast": _NUMBERS,

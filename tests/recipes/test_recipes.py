@@ -7,18 +7,23 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from recipe_shapes import SHAPES
+from recipe_shapes import PUBLISHED, SHAPES
 from repository import ROOT
 
-from tinkerlab.grading import load_grader
+import rl_trainer
+from tinkerlab.grading import load_grader, require_usable
 from tinkerlab.grading.types import Attempt
 from tinkerlab.runs import checkpoints, metrics
-from tinkerlab.tasks import load_tasks
+from tinkerlab.tasks import Task, load_tasks
+from tinkerlab.training import config as configs
+from tinkerlab.training.rl.config import ELSEWHERE, RLConfig
+from tinkerlab.training.rl.data import load_both
 
 RECIPES = ROOT / "templates" / "recipes"
 CONFIGS = sorted(RECIPES.glob("*.yaml"))
@@ -28,8 +33,10 @@ TEMPLATES = {
     "distill_trainer.py": "distill-config.yaml",
     "sl_trainer.py": "training-config.yaml",
 }
-# A random tiny model is never right: for two steps of RL it gets a reward that varies.
-PARITY = "def score(completion):\n    return float(len(completion) % 2)\n"
+# A random tiny model is never right: for two steps of RL it gets a reward that varies. Below 0,
+# since all its completions are cut, and zero_reward_on_limit leaves them at most 0.
+VARIED = "def score(completion):\n    return sum(completion.encode()) % 101 / 101 - 1\n"
+_WRITTEN = re.compile(r"^cat > (\S+) <<'EOF'\n(.*?)^EOF$", re.DOTALL | re.MULTILINE)
 
 
 def load(config: Path) -> dict[str, Any]:
@@ -47,13 +54,24 @@ def trainer_of(settings: dict[str, Any]) -> str:
     return "sl_trainer.py"
 
 
+def page_of(config: Path) -> Path:
+    return RECIPES / f"{config.stem.removesuffix('-fast')}.md"
+
+
+def write_page_files(config: Path, folder: Path) -> None:
+    """The files that the recipe's page has its reader write, such as a reward of one's own."""
+    for name, content in _WRITTEN.findall(page_of(config).read_text(encoding="utf-8")):
+        (folder / name).write_text(content, encoding="utf-8")
+
+
 def test_every_recipe_has_a_page_a_config_and_a_shape() -> None:
     assert {path.stem for path in CONFIGS} == set(SHAPES)
     pages = {path.stem for path in RECIPES.glob("*.md")}
     for config in CONFIGS:
-        page = config.stem.removesuffix("-fast")
-        assert page in pages, f"{config.name} has no page"
-        assert config.name in (RECIPES / f"{page}.md").read_text(encoding="utf-8")
+        page = page_of(config)
+        assert page.exists(), f"{config.name} has no page"
+        text = page.read_text(encoding="utf-8")
+        assert config.name in text and trainer_of(load(config)) in text
     assert pages <= {config.stem for config in CONFIGS}
 
 
@@ -75,27 +93,88 @@ def test_a_page_says_what_a_user_must_know(page: Path) -> None:
     assert "Typical failures" in headings
 
 
-REWARDED = [path for path in CONFIGS if SHAPES.get(path.stem) and SHAPES[path.stem].right]
+REWARDED = [path for path in CONFIGS if "reward" in load(path)]
+FROM_THE_HUB = [path for path in REWARDED if load(path)["dataset"].startswith("hf:")]
+
+
+def replies_of(name: str, task: Task) -> tuple[list[str], list[str]]:
+    """Right and wrong ones; of a generated task they follow from its answer."""
+    shape = SHAPES[name]
+    if shape.rows:
+        return list(shape.right), list(shape.wrong)
+    number = int(task.answer)
+    return [str(number), f"The answer is {number}."], [str(number + 1), "", "I see."]
 
 
 @pytest.mark.parametrize("config", REWARDED, ids=lambda path: path.stem)
-def test_its_reward_is_a_true_one(config: Path, tmp_path: Path) -> None:
+def test_its_reward_is_a_true_one(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Through the reader of tasks and the grader that the recipe names."""
+    monkeypatch.chdir(tmp_path)
+    write_page_files(config, tmp_path)
     settings, shape = load(config), SHAPES[config.stem]
-    file, _ = shape.write(tmp_path)
-    task = load_tasks(file)[0]
+    source = shape.write(tmp_path)[0] if shape.rows else settings["dataset"]
+    task = load_tasks(source)[0]
+    right, wrong = replies_of(config.stem, task)
+    assert right and wrong
+    replies = [*right, *wrong]
     grader = load_grader(settings["reward"], timeout=settings.get("grader_timeout", 10.0))
     try:
-        replies = [*shape.right, *shape.wrong]
         grades = grader.grade(
             [Attempt(reply, task.prompt, task.answer, task.row, task.place) for reply in replies]
         )
     finally:
         grader.close()
     scores = [grade.score for grade in grades]
-    assert scores == [1.0] * len(shape.right) + [0.0] * len(shape.wrong), list(
+    assert scores == [1.0] * len(right) + [0.0] * len(wrong), list(
         zip(replies, grades, strict=True)
     )
+    assert [grade.error for grade in grades] == [None] * len(replies)
+
+
+@pytest.mark.parametrize("config", FROM_THE_HUB, ids=lambda path: path.stem)
+def test_its_hub_rows_become_tasks(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The named dataset, config and split are published ones, and rows of theirs can be graded."""
+    import datasets
+
+    settings = configs.load(RLConfig, config, [], ELSEWHERE)
+    shape = SHAPES[config.stem]
+
+    def load_dataset(name: str, part: str | None, split: str, streaming: bool) -> Iterator[Any]:
+        assert split in PUBLISHED[name][part] and streaming
+        spec = f"hf:{name}{f':{part}' if part else ''}"
+        trains = settings.dataset in (spec, f"{spec}@{split}")
+        return iter(shape.rows if trains else shape.held_out)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    train, held_out = load_both(settings)
+    assert (len(train), len(held_out)) == (len(shape.rows), len(shape.held_out))
+    grader = load_grader(settings.reward)
+    try:
+        require_usable(grader, [*train, *held_out])
+    finally:
+        grader.close()
+
+
+@pytest.mark.parametrize("config", REWARDED, ids=lambda path: path.stem)
+def test_its_reward_grades_what_a_model_says(
+    config: Path,
+    rehearsal: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The dry run, with the recipe's own reward: it grades every completion and never fails."""
+    for name in ("TINKER_BASE_URL", "TINKER_API_KEY"):
+        monkeypatch.setenv(name, rehearsal.env[name])
+    monkeypatch.chdir(tmp_path)
+    write_page_files(config, tmp_path)
+    words = overrides(load(config), config.stem, tmp_path)
+    code = rl_trainer.main(["--config", str(config), *words, "--dry-run", "--json"])
+    preflight = json.loads(capsys.readouterr().out)["preflight"]
+    assert (preflight["completions"], preflight["grader_errors"]) == (8, 0)
+    assert code == (0 if preflight["groups_with_signal"] else 1)
 
 
 def overrides(settings: dict[str, Any], name: str, folder: Path) -> list[str]:
@@ -116,9 +195,7 @@ def overrides(settings: dict[str, Any], name: str, folder: Path) -> list[str]:
         if held_out:
             words["eval_dataset"] = str(held_out)
     if trainer_of(settings) == "rl_trainer.py":
-        (folder / "parity.py").write_text(PARITY)
-        words |= {"reward": f"{folder}/parity.py:score", "preflight_groups": "2"}
-        words["num_substeps"] = "1"
+        words["preflight_groups"] = "2"
     if trainer_of(settings) in ("sl_trainer.py", "dpo_trainer.py"):
         assert train is not None
         words |= {"train_file": str(train), "train_batch_size": "2", "max_seq_len": "256"}
@@ -139,6 +216,9 @@ def test_two_steps(config: Path, rehearsal: Any, tmp_path: Path) -> None:
     words = overrides(settings, config.stem, tmp_path)
     if script == "distill_trainer.py":
         words.append(f"teacher={make_teacher(rehearsal, tmp_path)}")
+    if script == "rl_trainer.py":
+        (tmp_path / "varied.py").write_text(VARIED)
+        words.append("reward=varied.py:score")
     done = run(
         script, ["--config", str(config), *words, "log_path=run", "--json"], rehearsal, tmp_path
     )
