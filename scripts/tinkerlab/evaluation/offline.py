@@ -222,7 +222,7 @@ def _run(
             tokenizer=tokenizer,
             sampling=plan.sampling,
             in_flight=plan.in_flight,
-            progress=_progress(),
+            progress=progress_lines(),
         )
     except (tinker.BadRequestError, tinker.UnprocessableEntityError) as error:
         raise InputError(f"the service refused a request: {service.brief(error)}") from None
@@ -286,7 +286,7 @@ def _settings(plan: Plan, template: str) -> dict[str, Any]:
             "judge_max_tokens": plan.judge_max_tokens,
             "sha256": hashing.value_sha256(template),
         }
-    file = _file_of(plan.grader)
+    file = grader_file(plan.grader)
     if file is not None:
         grader |= {"path": str(file), "sha256": provenance.file_sha256(file)}
     return {
@@ -303,7 +303,7 @@ def _settings(plan: Plan, template: str) -> dict[str, Any]:
     }
 
 
-def _file_of(grader: str) -> Path | None:
+def grader_file(grader: str) -> Path | None:
     """The user's file in a grader's spec, whose content belongs to the results' identity."""
     kind, _, argument = grader.partition(":")
     name = argument if kind == "json_schema" else grader.rpartition(":")[0]
@@ -363,7 +363,7 @@ def _require_grades(plan: Plan, facts: dict[str, dict[str, Any]]) -> None:
         )
 
 
-def _progress() -> Callable[[int, int, int], None]:
+def progress_lines() -> Callable[[int, int, int], None]:
     """Says how far it is, at most every few seconds, and at the end."""
     last = time.monotonic()
 
