@@ -1,6 +1,6 @@
 """The table of models in ``skills/research/references/models.md``, from the installed package.
 
-    python tests/docs/model_table.py      # prints it
+python tests/model_table.py      # prints it
 """
 
 from __future__ import annotations
