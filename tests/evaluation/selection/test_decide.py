@@ -5,10 +5,10 @@ import pytest
 
 from tinkerlab.evaluation.selection.checkpoints import Checkpoint
 from tinkerlab.evaluation.selection.decide import Layers, decide
-from tinkerlab.evaluation.selection.layers import Evaluation, Measured
+from tinkerlab.evaluation.selection.layers import Evaluation, Kind, Measured
 
 
-def layer(scores_KN, kind="application", base=None, higher=True):
+def layer(scores_KN, kind: Kind = "application", base=None, higher=True):
     scores = {f"{k}": list(map(float, row)) for k, row in enumerate(scores_KN)}
     return Measured(kind, [Evaluation(kind, "e", {}, higher, scores, base)])
 

@@ -56,7 +56,7 @@ def test_the_cookbooks_supervised_loop(tmp_path):
     assert not left_out
     logged = read_logged(run, found)
     assert logged is not None
-    assert (logged.key, logged.base, logged.items) == ("test/nll", 2.0, None)
+    assert (logged.key, logged.base, logged.has_noise) == ("test/nll", 2.0, False)
     assert logged.at == {"000020": 20, "000040": 40}
     assert logged.values == {"000020": pytest.approx(1.8), "000040": pytest.approx(1.6)}
 
@@ -185,3 +185,23 @@ def test_the_cookbooks_own_supervised_loop(rehearsal, tmp_path, monkeypatch):
         # The rows beside it are far enough away for a wrong one to be seen.
         beside = [logged.curve.at(logged.at[name] + offset) for offset in (-1, 1)]
         assert all(value is not None and abs(value - measured) > 0.05 for value in beside)
+
+
+def test_a_logged_loss_of_few_rows_breaks_no_tie(make_run, make_results, choose):
+    """1.0 against 1.13: more than 1 / sqrt(100) of it, less than 1 / sqrt(18)."""
+    for name in ("000010", "final"):
+        parent = make_results(name, 50).parent
+    for rows, chosen in ((18, "000010"), (100, "final")):
+        config = {"resolved": {"held_out_rows": rows}}
+        run = make_run((3.0, 1.13, 1.1, 1.05, 1.0), config=config, folder=f"of-{rows}")
+        assert choose(run, "--results", parent)[1]["chosen"]["name"] == chosen
+
+
+def test_the_next_command_measures_what_decided(make_run, make_results, choose):
+    run = make_run((3.0, 2.0, 1.5, 1.9, 2.4))
+    command = next(iter(choose(run)[1]["commands"].values()))
+    assert command.startswith("python scripts/evaluate.py nll --base-model tiny:llama --checkpoint")
+    parent = make_results("final", 50).parent
+    _, document = choose(run, "--results", parent, "--overwrite")
+    command = next(iter(document["commands"].values()))
+    assert command.startswith("python scripts/eval_offline.py --model tiny:llama --checkpoint")

@@ -149,3 +149,36 @@ def test_what_evaluate_needs(real_run, make_run, choose, tmp_path):
     (run / "checkpoints.jsonl").write_text(records)
     with pytest.raises(InputError, match=r"none of the checkpoints .* has a sampler_path"):
         choose(run, "--evaluate", "--output", tmp_path / "a")
+
+
+def test_an_rl_run_brings_its_own_tasks_and_reward(make_run, tmp_path):
+    """Those that it held out, as it samples them; an option wins over each."""
+    from tinkerlab.evaluation.selection.checkpoints import checkpoints_of, read_run
+    from tinkerlab.evaluation.selection.measure import Options, make_plans
+
+    tasks = tmp_path / "rl.jsonl"
+    rows = [{"prompt": f"{i} + 1?", "answer": i + 1} for i in range(50)]
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = {
+        "reward": "numeric",
+        "dataset": str(tasks),
+        "max_tokens": 7,
+        "eval_temperature": 0.0,
+        "stop": ["\n"],
+        "seed": 3,
+        "max_eval_tasks": 4,
+    }
+    run = read_run(make_run(config=config))
+    found, _ = checkpoints_of(run)
+    base, *plans = make_plans(run, found, Options(), tmp_path / "out")
+    assert (base.base_model, base.checkpoint) == ("tiny:llama", None)
+    assert [plan.checkpoint for plan in plans] == [c.sampler_path for c in found]
+    for plan in (base, *plans):
+        assert (plan.grader, plan.split, len(plan.tasks)) == ("numeric", "test", 4)
+        assert plan.sampling == base.sampling
+    assert (base.sampling.max_tokens, base.sampling.seed, base.sampling.stop) == (7, 3, ("\n",))
+    other, *_ = make_plans(
+        run, found, Options(data=str(tasks), grader="exact", max_tokens=9), tmp_path / "out"
+    )
+    assert (other.grader, other.split, len(other.tasks)) == ("exact", "all", 50)
+    assert other.sampling.max_tokens == 9

@@ -13,7 +13,7 @@
 
 An interval holds for all comparisons of its kind together (Bonferroni, see ``layers``). With
 logged losses alone no noise is known: the lowest wins, and the report says so. Where such a loss
-breaks a tie, "clearly" is what the over-fitting check of analyze_run.py calls a rise.
+breaks a tie, "clearly" is by more than 1 / sqrt(items) of it (see ``logged``).
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _score(selection: Selection, standing: Standing) -> str:
         text = f"{layer.score(name):.3f}"
         if isinstance(layer, Measured) and len(layer.evaluations) == 1:
             low, high = layer.evaluations[0].interval(name)
-            text += f" (95 % interval {low:.3f} to {high:.3f}, {layer.told_by()})"
+            text = f"{layer.evaluations[0].name} {text} (95 % interval {low:.3f} to {high:.3f}, {layer.told_by()})"
         else:
             text += f" ({layer.told_by()})"
     if standing.to_base is not None:
@@ -104,7 +104,7 @@ def _against_the_best(decision: Decision) -> str:
     chosen, best, layer = decision.chosen, decision.best, decision.layer
     if decision.compared == 1:
         return "it is the only checkpoint with a result"
-    unknown = isinstance(layer, Logged) and layer.items is None
+    unknown = isinstance(layer, Logged) and not layer.has_noise
     if len(decision.tied) == 1:
         if unknown:
             better = "highest" if layer.higher else "lowest"
@@ -118,7 +118,7 @@ def _against_the_best(decision: Decision) -> str:
         return f"{text}; of them it has the best score"
     gap = decision.of(chosen.name).to_best
     return (
-        f"{text}; {best.name} has the best score ({gap} of {chosen.name} against it), which noise"
+        f"{text}; {best.name} has the best score ({chosen.name} against it: {gap}), which noise"
         " explains, so the earlier one: less training, less over-fitting"
     )
 

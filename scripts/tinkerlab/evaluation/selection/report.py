@@ -88,7 +88,7 @@ def _table(selection: Selection) -> Iterator[str]:
     head = ["checkpoint", "step"]
     head += [f"logged {text(logged.key)}"] if logged else []
     head += [f"{text(e.name)}, {counted(e.items, 'item')}" for e in evaluations]
-    head += ["against the best", "against the base", "verdict"]
+    head += ["against the best (+ is better)", "against the base", "verdict"]
     yield f"| {' | '.join(head)} |"
     yield f"|{'|'.join([' --- '] + [' ---: '] * (len(head) - 2) + [' --- '])}|"
     if (logged and logged.base is not None) or any(e.base for e in evaluations):
@@ -138,7 +138,7 @@ def _trust(selection: Selection) -> Iterator[str]:
             f" {100 * (1 - ERROR_RATE / others):.4g} %, Bonferroni), since the best of several noisy scores"
             " is partly the luckiest."
         )
-    elif isinstance(layer, Logged) and layer.items is not None:
+    elif isinstance(layer, Logged) and layer.has_noise:
         yield (
             f"The run logged shares of {layer.items} items, not each item's score, so nothing is"
             " paired: the intervals follow from the number of items alone and are wider than"

@@ -23,6 +23,7 @@ from tinkerlab.evaluation.selection.logged import read_logged
 from tinkerlab.evaluation.selection.measure import Options, measure
 from tinkerlab.evaluation.selection.warnings import warnings
 from tinkerlab.folders import require_writable
+from tinkerlab.watching import figures
 
 REPORT, PICTURE, DOCUMENT = "eval-report.md", "eval-report.png", "selection.json"
 
@@ -82,7 +83,7 @@ def select(request: Request) -> tuple[Selection, dict[str, Any]]:
         decision=decision,
         warnings=[*warnings(run, checkpoints, layers, decision), *dict.fromkeys(found.cautions)],
         left_out=left_out,
-        commands=commands(request, layers, decision.chosen, base_model),
+        commands=commands(request, run, layers, decision.chosen, base_model),
         inputs=inputs(request, checkpoints, layers, found),
         max_drop=request.max_drop,
     )
@@ -145,16 +146,25 @@ def asked(request: Request) -> dict[str, Any]:
 
 
 def commands(
-    request: Request, layers: Layers, chosen: Checkpoint | None, base_model: str | None
+    request: Request,
+    run: Run,
+    layers: Layers,
+    chosen: Checkpoint | None,
+    base_model: str | None,
 ) -> dict[str, str]:
     """What to do next, and how to repeat this."""
     told = {}
     if chosen is not None and chosen.sampler_path:
+        by_loss = layers.application is None and layers.benchmarks is None
+        nll = by_loss and figures.kind_of(run) == "sft"
         told["measure the chosen one again, on items that chose nothing"] = shlex.join(
             [
-                *("python", "scripts/eval_offline.py", "--model", base_model or "MODEL"),
-                *("--checkpoint", chosen.sampler_path, "--data", "FRESH.jsonl"),
-                *("--grader", _grader(layers), "--output", str(request.output / "fresh")),
+                *("python", f"scripts/{'evaluate.py' if nll else 'eval_offline.py'}"),
+                *(("nll", "--base-model") if nll else ("--model",)),
+                *(base_model or "MODEL", "--checkpoint", chosen.sampler_path),
+                *("--data", "FRESH.jsonl"),
+                *(() if nll else ("--grader", _grader(layers))),
+                *("--output", str(request.output / "fresh")),
             ]
         )
         told["export it"] = shlex.join(

@@ -106,7 +106,7 @@ def _later_is_worse(decision: Decision) -> Iterator[str]:
         for s in decision.standings
         if s.checkpoint.step > best.step and s.to_best is not None and s.to_best.worse
     ]
-    logged = isinstance(decision.layer, Logged) and decision.layer.items is None
+    logged = isinstance(decision.layer, Logged) and not decision.layer.has_noise
     if later and not logged:
         yield (
             f"trained too long: {', '.join(later)} {'is' if len(later) == 1 else 'are'} worse than"
@@ -140,7 +140,7 @@ def _few(decision: Decision, layers: Layers) -> Iterator[str]:
                     f"{evaluation.name} has {counted(evaluation.items, 'item')}: with fewer than"
                     f" {FEW_ITEMS} the intervals are too narrow"
                 )
-    if isinstance(decision.layer, Logged) and decision.layer.items is None:
+    if isinstance(decision.layer, Logged) and not decision.layer.has_noise:
         yield (
             "the run logged means only, so no interval can be told: the differences may be noise"
         )
