@@ -62,7 +62,9 @@ def draw(selection: Selection) -> bytes:
             axes.margins(x=0.03, y=0.12)
             _legend(axes)
         if chosen is not None:
-            all_axes[0].set_title(f"band: {_plain(chosen.name)}, the one to take", loc="right")
+            figure.suptitle(
+                f"the band marks {_plain(chosen.name)}, the one to take", fontsize=10, color=MUTED
+            )
         all_axes[-1].set_xlabel("optimizer updates")
         all_axes[-1].xaxis.get_major_locator().set_params(integer=True)
         buffer = io.BytesIO()

@@ -6,6 +6,7 @@ findings are joined with what the evaluations of the checkpoints say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from tinkerlab.data.words import counted
@@ -41,6 +42,7 @@ def warnings(
     if not any(finding.cause in ("reward-up-eval-down", "eval-falls") for finding in causes):
         told += _reward_alone(run, checkpoints, layers)
     told += _forgetting(layers, decision)
+    told += _price_of_benchmarks(decision)
     told += _later_is_worse(decision)
     told += _base(decision, layers)
     told += _few(decision, layers)
@@ -95,6 +97,25 @@ def _forgetting(layers: Layers, decision: Decision) -> Iterator[str]:
     for evaluation in layers.benchmarks.evaluations if layers.benchmarks and chosen else ():
         if chosen and chosen.name not in evaluation.scores:
             yield f"{chosen.name} was not evaluated on {evaluation.name}"
+
+
+def _price_of_benchmarks(decision: Decision) -> Iterator[str]:
+    """What is given up on what decides, so that nothing is forgotten."""
+    chosen, layer = decision.chosen, decision.layer
+    forgetful = [s for s in decision.standings if s.status == "out" and s.falls]
+    forgetful = [s for s in forgetful if s.to_base is None or not s.to_base.worse]
+    if chosen is None or not forgetful:
+        return
+    sign = 1 if layer.higher else -1
+    best = max(forgetful, key=lambda s: sign * layer.score(s.checkpoint.name))
+    gap = layer.gap(best.checkpoint.name, chosen.name)
+    if gap.better:
+        drop = math.ceil(100 * max(-fall.high for fall in best.falls.values())) / 100
+        yield (
+            f"this has its price: {best.checkpoint.name}, which falls on"
+            f" {', '.join(best.falls)}, is better than {chosen.name} on what decides: {gap}. If that"
+            f" fall does not matter to you, --max-drop {drop:g} lets it stand"
+        )
 
 
 def _later_is_worse(decision: Decision) -> Iterator[str]:
