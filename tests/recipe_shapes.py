@@ -60,9 +60,43 @@ def deepmath(first: int, count: int) -> list[dict[str, Any]]:
 
 
 def aime(first: int, count: int) -> list[dict[str, Any]]:
+    """HuggingFaceH4/aime_2024: an ``answer`` of three digits, and its working beside it."""
+    return [
+        {
+            "id": n,
+            "problem": f"Find {n} + 25.",
+            "solution": f"Add them, so $\\boxed{{{n + 25}}}$.",
+            "answer": f"{n + 25:03}",
+            "url": "https://example.org",
+            "year": "2024",
+        }
+        for n in range(first, first + count)
+    ]
+
+
+def matharena(first: int, count: int) -> list[dict[str, Any]]:
     """MathArena/aime_2025: ``problem`` and an integer ``answer``."""
     return [
-        {"problem_idx": n, "problem": f"Find {n} + 100.", "answer": n + 100, "problem_type": []}
+        {"problem_idx": n, "problem": f"Find {n} + 25.", "answer": n + 25, "problem_type": []}
+        for n in range(first, first + count)
+    ]
+
+
+def dapo(first: int, count: int) -> list[dict[str, Any]]:
+    """BytedTsinghua-SIA/DAPO-Math-17k, the form that verl trains on."""
+    ask = (
+        "Solve the following math problem step by step. The last line of your response should be"
+        " of the form Answer: $Answer (without quotes) where $Answer is the answer to the"
+        ' problem.\n\n{}\n\nRemember to put your answer on its own line after "Answer:".'
+    )
+    return [
+        {
+            "data_source": "math_dapo",
+            "prompt": [{"role": "user", "content": ask.format(f"Find {n} + 25.")}],
+            "ability": "MATH",
+            "reward_model": {"ground_truth": str(n + 25), "style": "rule-lighteval/MATH_v2"},
+            "extra_info": {"index": f"{n}"},
+        }
         for n in range(first, first + count)
     ]
 

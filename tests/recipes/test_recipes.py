@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from recipe_shapes import PUBLISHED, SHAPES
+from recipe_shapes import PUBLISHED, SHAPES, Shape, aime, dapo, matharena, mbpp
 from repository import ROOT
 
 import rl_trainer
@@ -131,6 +131,48 @@ def test_its_reward_is_a_true_one(
         zip(replies, grades, strict=True)
     )
     assert [grade.error for grade in grades] == [None] * len(replies)
+
+
+def sanitized(first: int, count: int) -> list[dict[str, Any]]:
+    """google-research-datasets/mbpp, the sanitized part."""
+    return [
+        {
+            "source_file": "Benchmark Questions Verification V2.ipynb",
+            "task_id": row["task_id"],
+            "prompt": row["text"],
+            "code": row["code"],
+            "test_imports": ["import math"],
+            "test_list": [*row["test_list"], "assert math.pi > 3"],
+        }
+        for row in mbpp(first, count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "reward", "right", "wrong"),
+    [
+        (aime(20, 2), "math", "so \\boxed{45}", "\\boxed{46}"),
+        (aime(20, 2), "numeric", "The answer is 045.", "45 or 46"),
+        (matharena(20, 2), "math", "$$\\boxed{45}$$", "I do not know"),
+        (dapo(20, 2), "math", "It is 20 + 25.\nAnswer: 45", "Answer: $Answer"),
+        (sanitized(2, 2), "code_tests", "def add_2(x): return x + 2", "def add_2(x): return 3"),
+    ],
+    ids=["aime_2024", "aime_2024-numeric", "aime_2025", "dapo", "mbpp-sanitized"],
+)
+def test_the_other_datasets_of_the_pages(
+    rows: list[dict[str, Any]], reward: str, right: str, wrong: str, tmp_path: Path
+) -> None:
+    """Those that a page offers beside its config's own."""
+    task = load_tasks(Shape(rows).write(tmp_path)[0])[0]
+    grader = load_grader(reward)
+    try:
+        require_usable(grader, [task])
+        grades = grader.grade(
+            [Attempt(reply, task.prompt, task.answer, task.row) for reply in (right, wrong)]
+        )
+    finally:
+        grader.close()
+    assert [grade.score for grade in grades] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("config", FROM_THE_HUB, ids=lambda path: path.stem)
