@@ -42,6 +42,7 @@ def choose(item, filters=None, task=None, has_grader=True):
         (Reply("4", 8, True), 1, Filters(), "truncated"),
         (Reply("", 1, False), 1, Filters(), "empty"),
         (" \n", 1, Filters(), "empty"),
+        ("4\0", 1, Filters(), "characters that the trainer refuses"),
         ("<think>2+2</think>4", 1, Filters(), "thinking tags in the text"),
         ("so it is</think> 4", 1, Filters(), "thinking tags in the text"),
         ("4", Grade(0.0, error="it crashed"), Filters(), "the grader failed"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tinkerlab.data.duplicates import exact_key
+from tinkerlab.data.messages import RowError, check_text
 from tinkerlab.data.reading import Row
 from tinkerlab.evaluation.attempts import Graded, Reply
 from tinkerlab.evaluation.offline_records import value_of
@@ -126,6 +127,8 @@ def _against(reply: Reply, grade: Grade, filters: Filters, place: str) -> str | 
         return "truncated"
     if not reply.text.strip():
         return "empty"
+    if not _is_usable(reply.text):
+        return "characters that the trainer refuses"
     if _THINKING.search(reply.text):
         return "thinking tags in the text"
     if grade.error is not None:
@@ -137,6 +140,14 @@ def _against(reply: Reply, grade: Grade, filters: Filters, place: str) -> str | 
     if filters.max_chars is not None and len(reply.text) > filters.max_chars:
         return f"over {filters.max_chars} characters"
     return None
+
+
+def _is_usable(text: str) -> bool:
+    try:
+        check_text(text, "reply")
+    except RowError:
+        return False
+    return True
 
 
 def quotes(system_prompt: str, reply: str) -> bool:
