@@ -91,7 +91,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     from tinkerlab.evaluation.offline import Plan
     from tinkerlab.tasks import load_tasks
 
-    run = offline_run.read(args.run) if args.run else None
+    run = offline_run.read(args.run, args.checkpoint) if args.run else None
     base_model = args.model or (run.base_model if run else None)
     checkpoint = args.checkpoint or (run.sampler_path if run else None)
     data = args.data or (run.data if run else None)

@@ -1,0 +1,70 @@
+"""Which service a session trains on: the hosted one, or a rehearsal that the server starts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinkerlab.errors import InputError
+from tinkerlab.mcp.errors import Refusal
+from tinkerlab.mcp.settings import Settings
+from tinkerlab.mcp.workspace import SESSIONS
+
+if TYPE_CHECKING:
+    from tinkerlab.rehearsal.service.launch import Rehearsal
+
+CREDENTIALS = ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD")
+
+
+def has_credential() -> bool:
+    """Whether the hosted service, or one of the user's own, can be asked."""
+    stored = Path("~/.tinker/credentials.json").expanduser()
+    return any(os.environ.get(name) for name in CREDENTIALS) or stored.is_file()
+
+
+class Backend:
+    """The services of one server; its rehearsal starts at the first need and ends with it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._rehearsal: Rehearsal | None = None
+        self._starting = asyncio.Lock()
+
+    async def environment(self, rehearse: bool) -> dict[str, str]:
+        """What a script needs to reach the service.
+
+        Raises:
+            Refusal: the rehearsal does not start, or there is no credential.
+        """
+        if not rehearse:
+            if not has_credential():
+                raise Refusal(
+                    "bad_input",
+                    "no credential for the hosted service",
+                    "set TINKER_API_KEY for the server, or begin the session with rehearse=true",
+                )
+            return dict(os.environ)
+        async with self._starting:
+            if self._rehearsal is None or self._rehearsal.process.poll() is not None:
+                self._rehearsal = await asyncio.to_thread(self._start)
+            return self._rehearsal.env
+
+    def _start(self) -> Rehearsal:
+        from tinkerlab.rehearsal.service.launch import start_rehearsal
+
+        store = self._settings.workspace / SESSIONS / "rehearsal"
+        models = [part for name in self._settings.rehearsal_models for part in ("--model", name)]
+        try:
+            return start_rehearsal(["--store", str(store), *models], store / "server.log")
+        except InputError as error:
+            raise Refusal(
+                "service_failed",
+                f"the rehearsal did not start: {error}",
+                "if another server uses this workspace, take another one",
+            ) from None
+
+    async def close(self) -> None:
+        if self._rehearsal is not None:
+            await asyncio.to_thread(self._rehearsal.stop)

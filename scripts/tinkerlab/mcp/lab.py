@@ -1,0 +1,109 @@
+"""The server's state: its settings, services and sessions, and who works on which session now."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from tinkerlab.mcp.backend import Backend, has_credential
+from tinkerlab.mcp.errors import Refusal
+from tinkerlab.mcp.jobs import Job, Outcome
+from tinkerlab.mcp.sessions import Session, Sessions
+from tinkerlab.mcp.settings import Settings
+
+
+class Lab:
+    """What the tools share."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.backend = Backend(settings)
+        self.sessions = Sessions(settings.workspace)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._doing: dict[str, str] = {}
+        self._jobs: dict[str, Job] = {}
+
+    def rehearse(self, wanted: bool | None) -> bool:
+        """Whether a new session rehearses: as asked, else wherever there is no credential."""
+        return not has_credential() if wanted is None else wanted
+
+    def doing(self, session_id: str) -> str | None:
+        """What is going on in a session now."""
+        return self._doing.get(session_id)
+
+    @contextlib.asynccontextmanager
+    async def hold(self, session_id: str, doing: str) -> AsyncIterator[Session]:
+        """The session, for one call at a time.
+
+        Raises:
+            Refusal: there is no such session, or another call holds it too long.
+        """
+        self.sessions.get(session_id)  # an unknown one is said at once
+        lock = self._locks.setdefault(session_id, asyncio.Lock())
+        try:
+            await asyncio.wait_for(lock.acquire(), self.settings.busy_seconds)
+        except TimeoutError:
+            raise Refusal(
+                "busy",
+                f"session {session_id} is busy: {self._doing.get(session_id, 'another call')}",
+                "ask status, stop it, or call again later",
+            ) from None
+        self._doing[session_id] = doing
+        session = self.sessions.get(session_id)
+        session.beat(doing)
+        try:
+            yield session
+        finally:
+            self._doing.pop(session_id, None)
+            session.beat("idle")
+            lock.release()
+
+    async def run(
+        self,
+        session: Session,
+        command: Sequence[str],
+        log: str,
+        watch: Callable[[], Awaitable[None]] | None = None,
+    ) -> Outcome:
+        """Run a command for a session, against its service, from the workspace's folder."""
+        env = await self.backend.environment(session.rehearse)
+        job = Job(command, env, self.settings.workspace, session.log(log))
+        self._jobs[session.id] = job
+
+        async def look() -> None:
+            session.beat(self._doing.get(session.id, "working"))
+            if watch is not None:
+                await watch()
+
+        try:
+            return await job.run(look)
+        finally:
+            if not job.running:
+                self._jobs.pop(session.id, None)
+
+    async def stop(self, session_id: str) -> bool:
+        """Stop what runs in a session; whether anything did."""
+        job = self._jobs.get(session_id)
+        if job is None or not job.running:
+            return False
+        await job.stop()
+        self._jobs.pop(session_id, None)
+        return True
+
+    async def close(self) -> None:
+        """Let everything save and end, then stop the rehearsal."""
+        await asyncio.gather(*(job.stop() for job in list(self._jobs.values())))
+        await self.backend.close()
+
+
+def plain_numbers(row: dict[str, Any]) -> dict[str, float]:
+    """The finite numbers of a metrics row."""
+    import math
+
+    return {
+        key: float(value)
+        for key, value in row.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
