@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+from mcp.types import CallToolResult, TextContent
 
 from tinkerlab.errors import CheckFailed, InputError
 from tinkerlab.mcp import figures
@@ -72,10 +73,10 @@ def _guarded(tool: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return await tool(*args, **kwargs)
         except Refusal as refusal:
-            raise ToolError(refusal.text()) from None
+            return _refused(refusal)
         except (InputError, CheckFailed) as error:
             kind = "bad_input" if isinstance(error, InputError) else "run_failed"
-            raise ToolError(Refusal(kind, str(error), "see the message").text()) from None
+            return _refused(Refusal(kind, str(error), "see the message"))
 
     # Annotations are text (PEP 563), to be read with the names of the tool's own module.
     signature = inspect.signature(tool, eval_str=True)
@@ -85,6 +86,15 @@ def _guarded(tool: Callable[..., Any]) -> Callable[..., Any]:
         "return": signature.return_annotation,
     }
     return call
+
+
+def _refused(refusal: Refusal) -> CallToolResult:
+    """A failed call, with its reason as text and as data."""
+    return CallToolResult(
+        content=[TextContent(type="text", text=refusal.text())],
+        structured_content=refusal.document(),
+        is_error=True,
+    )
 
 
 def _add_resources(server: MCPServer, lab: Lab) -> None:
