@@ -235,3 +235,28 @@ def test_the_script_answers_with_exit_codes_and_one_json_document(sft):
     missing = run_script(sft / "nowhere")
     assert missing.returncode == 2
     assert missing.stderr.count("\n") == 1
+
+
+def test_the_code_that_decides_a_score_is_hashed_and_no_other(tmp_path, monkeypatch) -> None:
+    """Editing a picture must not make an evaluation start again; editing a grader must."""
+    import shutil
+
+    from repository import ROOT
+
+    from tinkerlab.evaluation import hashing
+
+    library = tmp_path / "tinkerlab"
+    for folder in ("data", "evaluation", "grading", "tasks"):
+        shutil.copytree(ROOT / "scripts" / "tinkerlab" / folder, library / folder)
+    monkeypatch.setattr(hashing, "__file__", str(library / "evaluation" / "hashing.py"))
+    before = hashing.code_sha256()
+    for harmless in ("side_by_side_page.py", "selection/plot.py", "benchmarks/running.py"):
+        (library / "evaluation" / harmless).write_text("# other\n")
+        assert hashing.code_sha256() == before, harmless
+    for decisive in ("evaluation/nll.py", "grading/rules.py", "tasks/rows.py", "data/datums.py"):
+        file = library / decisive
+        original = file.read_text()
+        file.write_text(original + "\n# other\n")
+        assert hashing.code_sha256() != before, decisive
+        file.write_text(original)
+    assert hashing.code_sha256() == before

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 
+_MAKE_NO_SCORE = ("selection", "side_by_side", "suite_results", "benchmarks", "inspect")
+
+
 def value_sha256(value: Any) -> str:
     """SHA-256 of a JSON-able value in its canonical form (sorted keys, no spaces)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -28,14 +31,16 @@ def code_sha256() -> str:
     """SHA-256 over the sources that decide a score, by their path and content.
 
     These are this package; the data and tasks packages, whose splits and rendering pick the
-    items and their scored tokens; and the graders. Line endings are normalised: a checkout on Windows is the same code.
+    items and their scored tokens; and the graders. What only reads scores, shows replies or runs
+    a suite that scores by itself is left out. Line endings are normalised: a checkout on Windows
+    is the same code.
     """
     library = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for folder in ("data", "evaluation", "grading", "tasks"):
         for path in sorted((library / folder).rglob("*.py")):
-            if path.is_relative_to(library / "evaluation" / "selection"):
-                continue  # it reads scores and makes none
+            if path.relative_to(library).parts[1].startswith(_MAKE_NO_SCORE):
+                continue
             digest.update(f"{path.relative_to(library).as_posix()}\0".encode())
             digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
             digest.update(b"\0")
