@@ -97,9 +97,12 @@ def make_plan(args: argparse.Namespace, suites: Suites) -> Plan:
             raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     if args.seed < 0 or (args.temperature or 0.0) < 0:
         raise InputError("--seed and --temperature must not be negative")
+    tasks = choose(suites, args.suite, args.task)
+    if args.score and len(tasks) > 1:
+        raise InputError("--score is for one task: give it with that --task alone")
     return Plan(
         models=models,
-        tasks=choose(suites, args.suite, args.task),
+        tasks=tasks,
         output=args.output or Path(),
         limit=args.limit,
         args=task_arguments(args.T),

@@ -139,11 +139,16 @@ def unscored():
 
 @solver
 def failing():
-    """Fails on one sample for as long as the environment says so."""
+    """Fails, or ends the whole process, at one sample for as long as the environment says so."""
 
     async def solve(state, generate):
+        if "TRACE" in os.environ:
+            with open(os.environ["TRACE"], "a") as trace:
+                trace.write(f"{state.sample_id}\n")
         if state.metadata["i"] == int(os.environ.get("FAIL_AT", "-1")):
             raise RuntimeError("the tool broke")
+        if state.metadata["i"] == int(os.environ.get("END_AT", "-1")):
+            os.kill(os.getpid(), int(os.environ["END_WITH"]))
         return await generate(state)
 
     return solve

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from inspect_ai.hooks import Hooks, SampleEnd, hooks
 
 from tinkerlab.cli import say
+from tinkerlab.data.words import counted
 
 SECONDS = 5.0
 
@@ -42,5 +43,8 @@ def telling(total: int) -> Iterator[None]:
     Progress.told = time.monotonic()
     try:
         yield
+        if Progress.done < total:
+            before = total - Progress.done
+            say(f"{counted(Progress.done, 'sample')} run, {before} were there from before")
     finally:
         Progress.total = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tinkerlab.errors import CheckFailed, InputError
@@ -31,7 +31,7 @@ class Choice:
 
     Attributes:
         scorer: None is the task's first.
-        value: a key of a scorer that gives several values.
+        value: a key of a scorer that gives several values; without a scorer, it may be one's name.
         correct_at: scores from here on are right.
         metric: Inspect's mean of the value, if it has another name than accuracy or mean.
     """
@@ -61,7 +61,10 @@ def extract(log: EvalLog, choice: Choice) -> Extract:
         InputError: no such scorer or value.
         CheckFailed: scores that are no share of right.
     """
-    scorer = _scorer(log, choice)
+    names = _scorers(log)
+    if choice.scorer is None and choice.value in names:
+        choice = replace(choice, scorer=choice.value, value=None)
+    scorer = _scorer(log, choice, names)
     values = _values(log, scorer, choice)
     samples: dict[str, list[EvalSample]] = {}
     for sample in sorted(log.samples or [], key=lambda sample: sample.epoch):
@@ -75,14 +78,16 @@ def extract(log: EvalLog, choice: Choice) -> Extract:
     return Extract(items, _facts(log, scorer, choice, items))
 
 
-def _scorer(log: EvalLog, choice: Choice) -> str | None:
+def _scorers(log: EvalLog) -> list[str]:
+    """The names of the task's scorers, in its order."""
+    found = (name for sample in log.samples or [] for name in (sample.scores or {}))
+    return list(dict.fromkeys(found))
+
+
+def _scorer(log: EvalLog, choice: Choice, names: list[str]) -> str | None:
     """Name of the chosen scorer; None where no sample was scored."""
-    names = list(
-        dict.fromkeys(name for sample in log.samples or [] for name in (sample.scores or {}))
-    )
     if choice.scorer is None or not names:
-        # Inspect lists them in the task's order.
-        return log.results.scores[0].scorer if log.results and log.results.scores else None
+        return names[0] if names else None
     if choice.scorer not in names:
         raise InputError(f"{log.eval.task}: no scorer {choice.scorer!r}; it has {', '.join(names)}")
     return choice.scorer
@@ -172,21 +177,21 @@ def _facts(
     tokens = [event.output.usage.output_tokens if event.output.usage else 0 for event in events]
     prompts = [event.output.usage.input_tokens if event.output.usage else 0 for event in events]
     scored = [float(item.correct) for item in items if item.error is None]
-    metrics = _metrics(log, scorer)
+    metrics = _metrics(log, scorer, choice.value)
     own = next(
         (metrics[n] for n in (choice.metric, *MEANS) if n is not None and n in metrics), None
     )
     mean = sum(scored) / len(scored) if scored else None
-    # The task has no such mean, or Inspect counts the other epochs of a sample that failed in one.
+    # Not comparable where Inspect counts the other epochs of a sample that failed in one.
     failed = any(sample.error for sample in log.samples or [])
-    incomparable = own is None or mean is None or failed or choice.correct_at is not None
+    comparable = not failed and choice.correct_at is None
     return {
         "log": log.location.rpartition("/")[2],
         "status": log.status,
         "scorer": scorer,
         "metrics": metrics,
         "mean_of_items": mean,
-        "agrees": None if incomparable else abs(own - mean) <= TOLERANCE,  # pyright: ignore[reportOptionalOperand]
+        "agrees": _equal(own, mean) if comparable else None,
         "failed_items": len({str(s.id) for s in log.samples or [] if s.error}),
         "replies": len(events),
         "truncated_replies": sum(event.output.stop_reason == "max_tokens" for event in events),
@@ -197,9 +202,15 @@ def _facts(
     }
 
 
-def _metrics(log: EvalLog, scorer: str | None) -> dict[str, float | None]:
-    scores = log.results.scores if log.results else []
-    found = next((score for score in scores if score.scorer == scorer), None)
+def _equal(own: float | None, mean: float | None) -> bool | None:
+    """None where the task has no such mean."""
+    return None if own is None or mean is None else abs(own - mean) <= TOLERANCE
+
+
+def _metrics(log: EvalLog, scorer: str | None, value: str | None) -> dict[str, float | None]:
+    """Inspect's metrics of the scorer; of one value, where it reckons them for each."""
+    scores = [s for s in (log.results.scores if log.results else []) if s.scorer == scorer]
+    found = next((s for s in scores if s.name == value), scores[0] if scores else None)
     metrics = found.metrics if found else {}
     return {
         name: float(metric.value) if math.isfinite(metric.value) else None

@@ -195,7 +195,11 @@ def _evaluate(
     renderer: str,
     judge: str | None,
 ) -> dict[tuple[str, str], EvalLog]:
-    """(task, model) -> its log with samples."""
+    """(task, model) -> its log with samples.
+
+    Raises:
+        KeyboardInterrupt: the user stopped it.
+    """
     from inspect_ai import eval_set
     from inspect_ai.log import read_eval_log
     from inspect_ai.model import GenerateConfig, get_model
@@ -244,6 +248,8 @@ def _evaluate(
             ctl_server=False,
             **{name: value for name, value in asked.items() if value is not None},  # type: ignore[arg-type]
         )
+    if len(headers) < len(made) * len(models):
+        raise KeyboardInterrupt  # which Inspect swallows, leaving the logs of what was finished
     return {
         (header.eval.task, header.eval.model): read_eval_log(header.location) for header in headers
     }
@@ -254,7 +260,7 @@ def _outcome(
 ) -> Outcome:
     folder = plan.output / entry.short
     try:
-        found = {key: _extract(plan, entry, log) for key, log in logs.items()}
+        found = {key: _extract(plan, entry, log, run.renderer) for key, log in logs.items()}
         told = replace(run, extra={"inspect": {key: one.facts for key, one in found.items()}})
         summary = suite_results.write(folder, told, _same_questions(found))
     except (CheckFailed, InputError) as error:
@@ -264,17 +270,19 @@ def _outcome(
     return Outcome(entry, folder, summary)
 
 
-def _extract(plan: Plan, entry: SuiteTask, log: EvalLog | None) -> Extract:
+def _extract(plan: Plan, entry: SuiteTask, log: EvalLog | None, renderer: str) -> Extract:
     from tinkerlab.evaluation.inspect.bridge import ToolsNotSupportedError
 
-    if log is None:
-        raise CheckFailed(f"{entry.short}: Inspect left no log of it")
-    if not log.samples:
-        why = " ".join(log.error.message.split())[:300] if log.error else "no samples"
+    if log is None or not log.samples:
+        why = (
+            " ".join(log.error.message.split())[:300]
+            if log and log.error
+            else "Inspect left no samples"
+        )
         raise CheckFailed(f"{entry.short}: {why}")
     for sample in log.samples:
         if sample.error and ToolsNotSupportedError.__name__ in sample.error.traceback:
-            raise InputError(f"{entry.short}: {_no_tools(sample.error.message)}")
+            raise InputError(f"{entry.short}: {_no_tools(renderer)}")
     choice = replace(
         plan.choice,
         value=plan.choice.value or entry.value,

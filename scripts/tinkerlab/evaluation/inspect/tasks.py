@@ -86,17 +86,21 @@ def parameters(entry: SuiteTask) -> list[str]:
     Raises:
         InputError: its file can't be loaded, or has no such task.
     """
+    from inspect_ai import list_tasks
     from inspect_ai._eval.loader import load_file_tasks
     from inspect_ai._util.registry import registry_info, registry_lookup
 
     if entry.file is not None:
+        names = [found.name for found in list_tasks(entry.file.name, root_dir=entry.file.parent)]
+        if entry.short not in names:
+            raise InputError(f"{entry.name}: no such @task; it has {', '.join(names) or 'none'}")
         try:
             load_file_tasks(entry.file.absolute())
         except Exception as error:  # the user's file may raise anything
             raise InputError(f"{entry.file}: {type(error).__name__}: {_line(error)}") from None
     found = registry_lookup("task", entry.short if entry.file else entry.name)
     if found is None:
-        raise InputError(f"{entry.name}: no such @task in it")
+        raise InputError(f"{entry.name}: Inspect does not register it")
     return list(registry_info(found).metadata["params"])
 
 
