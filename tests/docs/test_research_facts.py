@@ -23,7 +23,9 @@ PAGES = Path("skills/research/references")
 def table(page: str, header: str) -> list[list[str]]:
     """Rows of the table whose first header cell is ``header``, as lists of cells."""
     lines = read_page(PAGES / page).split("\n")
-    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {header} |"))
+    start = next(
+        i for i, line in enumerate(lines) if line.startswith(f"| {header} |".replace("|  |", "| |"))
+    )
     found = []
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
@@ -268,3 +270,28 @@ def test_run_folders_hold_these_files(logged: dict[str, set[str]]) -> None:
             assert where == ["sft", "dpo"], name
         else:
             assert len(where) == 4, f"{name}: only {where}"
+
+
+# -- rl.md, evaluation.md ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("page", "header"), [("rl.md", "`reward`"), ("evaluation.md", "grader")])
+def test_graders_are_all_of_ours(page: str, header: str) -> None:
+    from tinkerlab.grading.loading import KINDS
+
+    named = {name for row in table(page, header) for name in spans(row[0])}
+    own = {name for name in named if re.fullmatch(r"my_\w+\.py:\w+", name)}
+    assert len(own) == 1
+    known = set(KINDS) - {"FILE.py:FUNCTION"}
+    # An evaluation may ask a judge; it takes reasoning-gym's scorers with their tasks.
+    extra = {"judge", "--judge-model"} if page == "evaluation.md" else set()
+    absent = {"reasoning_gym"} if page == "evaluation.md" else set()
+    assert named - own == known - absent | extra
+
+
+def test_rl_losses_and_defaults_of_the_page() -> None:
+    from tinkerlab.training.config import field_types
+    from tinkerlab.training.rl.config import RLConfig
+
+    keys = {name for row in table("rl.md", "") for name in spans(row[0])}
+    assert keys and keys <= set(field_types(RLConfig)), keys - set(field_types(RLConfig))
