@@ -80,3 +80,22 @@ def test_output_is_compared_without_its_figures() -> None:
         "gain 1.2 -> 3",
         "saved elsewhere",
     ]
+
+
+def test_every_executed_page_is_run_by_one_file() -> None:
+    """They are split over files so that test workers share them; none may fall between."""
+    from page_runs import PAGES
+
+    def home(page: Path) -> str:
+        if page.name in ("README.md", "AGENTS.md", "SKILL.md"):
+            return "skills"
+        for folder, name in (
+            ("skills/research/references", "research_pages"),
+            ("skills/debug/references", "debug_pages"),
+            ("templates", "recipes"),
+        ):
+            if page.is_relative_to(folder):
+                return name
+        return "none"
+
+    assert [page for page in PAGES if home(page) == "none"] == []

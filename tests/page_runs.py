@@ -1,8 +1,9 @@
-"""Executes the pages: every bash and python block that is not marked "not run" really runs.
+"""Runs a page: every bash and python block that is not marked otherwise really runs, in order.
 
-README.md and AGENTS.md run in a copy of the project, as in a clone; a skill's page runs in an
-empty folder, as in a user's own project, with ``CLAUDE_PLUGIN_ROOT`` naming the copy. In both
-lies ``chats.jsonl``, "your data": tinker-cookbook's 128 example conversations.
+README.md, AGENTS.md and the templates' pages run in a copy of the project, as in a clone; a
+skill's page runs in an empty folder, as in a user's own project, with ``CLAUDE_PLUGIN_ROOT``
+naming the copy. In both lies ``chats.jsonl``, "your data": tinker-cookbook's 128 example
+conversations.
 """
 
 from __future__ import annotations
@@ -13,16 +14,30 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-import pytest
 from markdown_pages import Block, markdown_pages, output_lines_missing, page_blocks
 from repository import copy_project
 
-
-def executed_blocks(page: Path) -> list[Block]:
-    return [b for b in page_blocks(page) if b.is_executed]
+PAGES = [page for page in markdown_pages() if any(b.is_executed for b in page_blocks(page))]
 
 
-PAGES = [page for page in markdown_pages() if executed_blocks(page)]
+def run_page(page: Path, tmp_path: Path) -> None:
+    """Run all of ``page``'s blocks.
+
+    Raises:
+        AssertionError: a block ends with another code than it should, or did not print what the
+            page shows.
+    """
+    clone = copy_project(tmp_path / "clone")
+    folder = page_folder(page, tmp_path, clone)
+    printed = ""
+    for block in page_blocks(page):
+        if block.is_output:
+            missing = output_lines_missing(block.text, printed)
+            assert missing == [], f"{block}: not in the output:\n{printed[-6000:]}"
+        elif block.is_executed:
+            done = run_block(block, folder, clone)
+            printed = done.stdout
+            assert done.returncode == block.exit_code, f"{block}:\n{block.text}\n{printed[-6000:]}"
 
 
 def page_folder(page: Path, tmp_path: Path, clone: Path) -> Path:
@@ -55,28 +70,3 @@ def run_block(block: Block, folder: Path, clone: Path) -> subprocess.CompletedPr
         text=True,
         timeout=900,
     )
-
-
-def test_pages_are_executed() -> None:
-    assert {page.as_posix() for page in PAGES} >= {
-        "README.md",
-        "skills/debug/SKILL.md",
-        "skills/research/SKILL.md",
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)  # the whole chain on the real small model, at a busy machine's pace
-@pytest.mark.parametrize("page", PAGES, ids=str)
-def test_page_runs(page: Path, tmp_path: Path) -> None:
-    clone = copy_project(tmp_path / "clone")
-    folder = page_folder(page, tmp_path, clone)
-    printed = ""
-    for block in page_blocks(page):
-        if block.is_output:
-            missing = output_lines_missing(block.text, printed)
-            assert missing == [], f"{block}: not in the output:\n{printed[-6000:]}"
-        elif block.is_executed:
-            done = run_block(block, folder, clone)
-            printed = done.stdout
-            assert done.returncode == block.exit_code, f"{block}:\n{block.text}\n{printed[-6000:]}"

@@ -1,0 +1,21 @@
+"""Executes README.md, AGENTS.md and both skills' own pages: the walk of a new user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from page_runs import PAGES, run_page
+
+MINE = [page for page in PAGES if page.name in ("README.md", "AGENTS.md", "SKILL.md")]
+
+
+def test_there_are_such_pages() -> None:
+    assert len(MINE) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # on the real small model, at a busy machine's pace
+@pytest.mark.parametrize("page", MINE, ids=str)
+def test_page_runs(page: Path, tmp_path: Path) -> None:
+    run_page(page, tmp_path)
