@@ -156,8 +156,7 @@ def teacher(first: int, count: int) -> list[dict[str, Any]]:
                 {"role": "user", "content": f"What is {n} plus 1?"},
                 {"role": "assistant", "content": f"{n} plus 1 equals {n + 1}."},
             ],
-            "place": f"prompts.jsonl line {n}",
-            "sample": 0,
+            "teacher": {"model": "T", "prompt": f"prompts.jsonl line {n}", "sample": 0},
         }
         for n in range(first, first + count)
     ]
@@ -216,8 +215,8 @@ SHAPES: dict[str, Shape] = {
     "mbpp": _CODE,
     "mbpp-fast": _CODE,
     "no-robots": Shape(no_robots(1, 48), no_robots(100, 6)),
-    "teacher-data": Shape(teacher(1, 48)),
-    "prompt-distillation": Shape(teacher(1, 48)),
+    "teacher-data": Shape(teacher(1, 48), teacher(100, 6)),
+    "prompt-distillation": Shape(teacher(1, 48), teacher(100, 6)),
     "preference": Shape(pairs(1, 48)),
     # These two make their own data: a generator of reasoning-gym.
     "arithmetic": Shape([]),
