@@ -259,6 +259,24 @@ def test_human_eval():
     assert tasks[0].row["entry_point"] in tasks[0].question
 
 
+def test_a_prompt_that_repeats_a_message_is_no_second_prompt(tmp_path):
+    """Rows of HuggingFaceH4/no_robots have both."""
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": "Because."},
+    ]
+    row = {"prompt": "Why?", "prompt_id": "1", "messages": messages, "category": "Chat"}
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    (task,) = load_tasks(file)
+    assert (task.prompt, task.answer) == (messages[:2], "Because.")
+    assert task.row == {"prompt_id": "1", "category": "Chat"}
+    file.write_text(json.dumps({**row, "prompt": "Another?"}) + "\n")
+    with pytest.raises(InputError, match='"messages" and "prompt" could both be the prompt'):
+        load_tasks(file)
+
+
 def test_hub_rows_become_tasks(monkeypatch):
     import datasets
 

@@ -24,14 +24,17 @@ def task_of(row: Mapping[str, Any], place: str) -> Task:
     """Read a row such as ``{"prompt": ..., "answer": ...}``.
 
     A prompt is text, or a list of messages. A conversation that ends with the assistant's reply
-    and has no answer beside it is answered by that reply. Rows of MBPP get a prompt that names
-    the function (``mbpp``).
+    and has no answer beside it is answered by that reply. A ``prompt`` that only repeats one of
+    the ``messages``, as in HuggingFaceH4/no_robots, is no second prompt. Rows of MBPP get a
+    prompt that names the function (``mbpp``).
 
     Raises:
         RowError: no prompt, several, or one that is unusable.
     """
     if mbpp.is_row(row):
         row = mbpp.with_prompt(row)
+    if _is_repeated(row.get("prompt"), row.get("messages")):
+        row = {key: value for key, value in row.items() if key != "prompt"}
     prompt_key = _only(row, PROMPT_KEYS, "prompt")
     if prompt_key is None:
         hint = f"it has {', '.join(list(row)[:8])}" if row else "it is empty"
@@ -68,6 +71,13 @@ def _only(row: Mapping[str, Any], names: tuple[str, ...], what: str) -> str | No
         quoted = " and ".join(f'"{name}"' for name in found)
         raise RowError(f"{quoted} could both be the {what}: rename or remove one")
     return found[0] if found else None
+
+
+def _is_repeated(prompt: Any, messages: Any) -> bool:
+    return isinstance(messages, list) and any(
+        isinstance(message, Mapping) and prompt is not None and message.get("content") == prompt
+        for message in messages
+    )
 
 
 def _of_reward_model(row: Mapping[str, Any]) -> Any:
