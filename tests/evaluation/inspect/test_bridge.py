@@ -5,6 +5,7 @@ Where the second half of such a test fails, the cookbook has mended the fault an
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tinker
@@ -70,12 +71,15 @@ class Both:
         self.client = Scripted(tokenizer, text, finished)
         made = get_renderer(renderer, tokenizer)
         name = bridge.offer("scripted", bridge.Endpoint(self.client, made))
+        self.renderer = made
         self.ours = get_model(name, memoize=False, **options).api
         theirs = InspectAPIFromTinkerSampling.__new__(InspectAPIFromTinkerSampling)
-        theirs.__dict__.update(self.ours.__dict__)
+        vars(theirs).update(vars(self.ours))
         self.theirs = theirs
 
-    def generate(self, which="ours", messages=(USER,), tools=(), choice="auto", **config):
+    def generate(
+        self, which="ours", messages=(USER,), tools=(), choice: Any = "auto", **config: Any
+    ):
         api = getattr(self, which)
         return asyncio.run(
             api.generate(list(messages), list(tools), choice, GenerateConfig(**config))
@@ -163,7 +167,7 @@ def test_tools_that_are_not_to_be_used_are_not_declared(tokenizer):
 
 def test_a_renderer_without_tools_samples_nothing(tokenizer):
     both = Both(tokenizer, renderer="role_colon")
-    assert not bridge.declares_tools(both.ours.renderer)
+    assert not bridge.declares_tools(both.renderer)
     with pytest.raises(bridge.ToolsNotSupportedError, match="RoleColonRenderer"):
         both.generate(tools=[ADD])
     assert not both.client.asked
@@ -181,9 +185,9 @@ def test_a_system_message_of_the_config_is_given_once(tokenizer):
 
 def test_the_tasks_own_stop_sequences(tokenizer):
     both = Both(tokenizer, "One. Two.\n\nQuestion: three. STOP")
-    config = {"stop_seqs": ["STOP", "\n\nQuestion:"]}
-    assert both.generate(**config).completion == "One. Two."
-    assert "Question" in both.generate("theirs", **config).completion
+    stops = ["STOP", "\n\nQuestion:"]
+    assert both.generate(stop_seqs=stops).completion == "One. Two."
+    assert "Question" in both.generate("theirs", stop_seqs=stops).completion
 
 
 def test_what_is_not_text_is_refused(tokenizer):

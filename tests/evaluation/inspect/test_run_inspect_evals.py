@@ -54,7 +54,7 @@ def samples(output: Path, task: str) -> list:
     from inspect_ai.log import list_eval_logs, read_eval_log
 
     logs = [read_eval_log(info) for info in list_eval_logs(str(output / "logs"))]
-    return next(log for log in logs if log.eval.task == task).samples
+    return next(log for log in logs if log.eval.task == task).samples or []
 
 
 def test_base_against_trained(start, trained_run, capsys):

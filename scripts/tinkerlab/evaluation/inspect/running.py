@@ -25,7 +25,7 @@ from tinkerlab.evaluation.inspect.records import Choice, Extract, extract
 from tinkerlab.evaluation.inspect.suites import SuiteTask, require_known
 from tinkerlab.evaluation.offline_run import RunSettings
 from tinkerlab.evaluation.sft import check_checkpoint_path
-from tinkerlab.evaluation.suite_results import SuiteItem, SuiteRun
+from tinkerlab.evaluation.suite_results import SuiteRun
 from tinkerlab.folders import make_folder, require_writable
 from tinkerlab.runs import provenance
 
@@ -262,7 +262,7 @@ def _outcome(
     try:
         found = {key: _extract(plan, entry, log, run.renderer) for key, log in logs.items()}
         told = replace(run, extra={"inspect": {key: one.facts for key, one in found.items()}})
-        summary = suite_results.write(folder, told, _same_questions(found))
+        summary = suite_results.write(folder, told, {key: one.items for key, one in found.items()})
     except (CheckFailed, InputError) as error:
         return Outcome(entry, folder, None, str(error))
     if plan.run:
@@ -297,26 +297,6 @@ def _no_tools(renderer: str) -> str:
         " one that can (qwen3, kimi_k2, deepseekv3, gpt_oss_medium_reasoning are some), if the model"
         " knows its format"
     )
-
-
-def _same_questions(found: Mapping[str, Extract]) -> dict[str, list[SuiteItem]]:
-    """The items; those that a task put differently to the two models carry an error.
-
-    A task that shuffles without a seed does so when it is resumed.
-    """
-    asked: dict[str, set[tuple[str, str]]] = {}
-    for one in found.values():
-        for item in one.items:
-            asked.setdefault(item.id, set()).add((item.question, item.ground_truth))
-    return {
-        key: [
-            item
-            if len(asked[item.id]) == 1 or item.error
-            else replace(item, error="the task asked the two models different things")
-            for item in one.items
-        ]
-        for key, one in found.items()
-    }
 
 
 def _settings(plan: Plan, task: SuiteTask) -> dict[str, Any]:
