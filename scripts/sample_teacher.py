@@ -168,10 +168,12 @@ def system_prompt(args: argparse.Namespace) -> str | None:
     """The system prompt, from the command line or a file.
 
     Raises:
-        InputError: both are given, or the file is empty or can't be read.
+        InputError: both are given, it is empty, or the file can't be read.
     """
     file = args.system_prompt_file
     if file is None:
+        if args.system_prompt is not None and not args.system_prompt.strip():
+            raise InputError("--system-prompt is empty; leave it out, or say something")
         return args.system_prompt
     if args.system_prompt is not None:
         raise InputError("give --system-prompt or --system-prompt-file, not both")

@@ -241,6 +241,7 @@ def test_warnings_name_what_to_look_at(common, capsys):
         (("--exclude", "gone.jsonl"), "gone.jsonl"),
         (("--drop-system-prompt",), "no system prompt to drop"),
         (("--system-prompt", "a", "--system-prompt-file", "rules.txt"), "not both"),
+        (("--system-prompt", " "), "--system-prompt is empty"),
         (("--system-prompt-file", "gone.txt"), "gone.txt: No such file"),
         (("--system-prompt-file", "empty.txt"), "is empty"),
         (("--grader", "numerics"), "did you mean numeric"),
