@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-HEADER = "| model | type | build | renderers, the recommended one first |"
+HEADER = (
+    "| model | type | build | rate of `get_lr` | LoRA at rank 32 |"
+    " renderers, the recommended one first |"
+)
 
 
 def attributes() -> dict[str, Any]:
@@ -52,17 +55,35 @@ def build(found: Any) -> str:
     return f"{size}" if size else "not stated"
 
 
+def rate(name: str) -> str:
+    """The cookbook's learning rate for supervised training; none outside Qwen and Llama."""
+    from tinker_cookbook.exceptions import ConfigurationError
+    from tinker_cookbook.hyperparam_utils import get_lr
+
+    try:
+        return f"{get_lr(name):.2e}"
+    except (NotImplementedError, ConfigurationError):
+        return "none"
+
+
+def lora_size(name: str) -> str:
+    """Parameters of an adapter of rank 32 on all parts."""
+    from tinker_cookbook.hyperparam_utils import get_lora_param_count
+
+    return f"{get_lora_param_count(name, 32) / 1e6:,.0f}M"
+
+
 def rows() -> list[str]:
     """One row a model, by name."""
     return [
-        f"| `{name}` | {kind(found)} | {build(found)} |"
+        f"| `{name}` | {kind(found)} | {build(found)} | {rate(name)} | {lora_size(name)} |"
         f" {', '.join(f'`{r}`' for r in found.recommended_renderers)} |"
         for name, found in sorted(attributes().items(), key=lambda item: item[0].lower())
     ]
 
 
 def table() -> str:
-    return "\n".join([HEADER, "| --- | --- | --- | --- |", *rows()])
+    return "\n".join([HEADER, "| --- | --- | --- | --- | --- | --- |", *rows()])
 
 
 if __name__ == "__main__":

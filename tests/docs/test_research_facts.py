@@ -1,133 +1,114 @@
 """The tables of the research skill's reference pages, held against the installed packages.
 
-Where a page says that a table is whole, it is compared both ways.
+Where a page says that a table is whole, it is compared both ways. The SDK's page and the tinker
+command's are in ``test_sdk_page``, what runs leave in ``test_run_facts``.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
-import json
 import re
-import typing
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-import tinker
 from markdown_pages import read_page
 from model_table import rows as model_rows
+from page_tables import PAGES, spans, table
 
-PAGES = Path("skills/research/references")
+# -- models.md ------------------------------------------------------------------------------------
 
-
-def table(page: str, header: str) -> list[list[str]]:
-    """Rows of the table whose first header cell is ``header``, as lists of cells."""
-    lines = read_page(PAGES / page).split("\n")
-    start = next(
-        i for i, line in enumerate(lines) if line.startswith(f"| {header} |".replace("|  |", "| |"))
-    )
-    found = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        found.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))])
-    assert found
-    return found
-
-
-def spans(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-# -- sdk.md ------------------------------------------------------------------------------------
-
-
-def test_losses_are_all_of_the_sdk_s() -> None:
-    from tinker.types.loss_fn_type import LossFnType
-
-    named = [spans(row[0])[0] for row in table("sdk.md", "`loss_fn`")]
-    assert sorted(named) == sorted(typing.get_args(LossFnType))
-
-
-def test_loss_inputs_and_settings_are_those_of_the_rehearsal() -> None:
-    from tinkerlab.rehearsal.engine.losses import LOSSES
-
-    for name, inputs, _, settings in table("sdk.md", "`loss_fn`"):
-        loss = LOSSES.get(spans(name)[0])
-        if loss is None:
-            continue
-        assert set(spans(inputs)) | {"target_tokens"} == set(loss.required), name
-        wanted = set(loss.defaults)
-        if "as `ppo`" in settings:
-            assert wanted == set(LOSSES["ppo"].defaults), name
-        else:
-            assert set(spans(settings)) == wanted, name
-
-
-def test_exceptions_and_their_status() -> None:
-    for names, status, _ in table("sdk.md", "exception"):
-        for name in spans(names):
-            error = getattr(tinker, name)
-            assert issubclass(error, tinker.TinkerError), name
-            if status.isdigit():
-                assert vars(error)["status_code"] == int(status)
-
-
-def test_every_exception_of_the_sdk_is_there() -> None:
-    named = {name for row in table("sdk.md", "exception") for name in spans(row[0])}
-    ours = {
-        name
-        for name, value in list(vars(tinker).items())
-        if inspect.isclass(value) and issubclass(value, tinker.TinkerError)
-    }
-    families = {"TinkerError", "APIError", "APIStatusError", "APIResponseValidationError"}
-    assert named == ours - families
-
-
-def test_environment_variables_are_all_of_the_sdk_s() -> None:
-    folder = Path(inspect.getfile(tinker)).parent
-    source = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
-    used = set(re.findall(r"[\"'](TINKER_[A-Z_]+)[\"']", source))
-    assert {spans(row[0])[0] for row in table("sdk.md", "variable")} == used
-
-
-def test_clients_have_the_methods_named() -> None:
-    for client, purpose, _ in table("sdk.md", "client"):
-        cls = getattr(tinker, spans(client)[0])
-        for name in spans(purpose):
-            assert hasattr(cls, name), f"{cls.__name__}.{name}"
-            assert not hasattr(getattr(cls, name), "__deprecated__"), name
-
-
-def test_optimizer_defaults_are_as_told() -> None:
-    params = tinker.AdamParams()
-    assert (params.beta1, params.beta2, params.eps) == (0.9, 0.95, 1e-12)
-    assert (params.weight_decay, params.grad_clip_norm) == (0.0, 0.0)
-
-
-# -- models.md, hyperparams.md ------------------------------------------------------------------
+COLUMNS = ("thinks", "does not think", "by effort")
 
 
 def test_the_lineup_is_the_package_s() -> None:
     text = read_page(PAGES / "models.md").split("\n")
     assert [
-        line for line in text if line.startswith("| `") and line.count("|") == 5
+        line for line in text if line.startswith("| `") and line.count("|") == 7
     ] == model_rows()
 
 
-def test_renderers_named_in_the_lineup_exist() -> None:
+def renderer_names() -> list[str]:
+    """Every name that ``get_renderer`` makes something of."""
     from tinker_cookbook import renderers
 
-    known = inspect.getsource(renderers.get_renderer)
-    for row in table("models.md", "model"):
-        assert all(f'"{name}"' in known for name in spans(row[3])), row[0]
+    return re.findall(r'name == "(\w+)"', inspect.getsource(renderers.get_renderer))
 
 
-def test_learning_rates_are_the_formula_s() -> None:
-    from tinker_cookbook.hyperparam_utils import get_lr
+def test_renderers_are_all_of_the_cookbook_s() -> None:
+    rows = table("models.md", "family")
+    named = [name for row in rows for cell in row[1:4] for name in spans(cell)]
+    assert sorted(named) == sorted(renderer_names())
+    lineup = {name for row in table("models.md", "model") for name in spans(row[5])}
+    assert lineup <= set(named)
 
-    for model, rate in table("hyperparams.md", "model"):
-        assert f"{get_lr(spans(model)[0]):.2e}" == rate
+
+def make(name: str) -> Any:
+    """A renderer over a tokenizer that knows nothing: enough to ask what the renderer is."""
+    from tinker_cookbook import renderers
+
+    tokenizer = MagicMock()
+    tokenizer.encode.return_value = [1]
+    tokenizer.convert_tokens_to_ids.return_value = 1
+    return renderers.get_renderer(name, tokenizer)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in table("models.md", "family") if row[0] != "Inkling"],
+    ids=lambda row: row[0],
+)
+def test_one_growing_text_is_what_the_renderers_say(row: list[str]) -> None:
+    names = [name for cell in row[1:4] for name in spans(cell)]
+    growing = [name for name in names if make(name).has_extension_property]
+    told = names if row[4] == "all three" else spans(row[4])
+    assert sorted(told) == sorted(growing)
+    assert told or row[4] == "none"
+
+
+def test_renderers_that_refuse_thinking_stand_under_does_not_think() -> None:
+    rows = [row for row in table("models.md", "family") if row[0] != "Inkling"]
+    for row in rows:
+        thinking = [name for cell in (row[1], row[3]) for name in spans(cell)]
+        assert not any(getattr(make(name), "disables_thinking", False) for name in thinking)
+        disabled = [name for name in spans(row[2]) if name.endswith("_disable_thinking")]
+        if not row[0].startswith("DeepSeek"):
+            assert all(make(name).disables_thinking for name in disabled), row[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "error"),
+    [
+        ("nobody/knows", "ConfigurationError"),
+        ("Qwen/nothing", "KeyError"),
+        ("local-folder", "ValueError"),
+    ],
+)
+def test_unknown_models_raise_what_the_page_says(model: str, error: str) -> None:
+    from tinker_cookbook import model_info
+
+    with pytest.raises(Exception) as caught:
+        model_info.get_recommended_renderer_name(model)
+    names = {cls.__name__ for cls in type(caught.value).__mro__}
+    assert error in names and error in read_page(PAGES / "models.md")
+
+
+# -- hyperparams.md -------------------------------------------------------------------------------
+
+
+def test_rates_and_sizes_in_the_text_are_the_cookbook_s() -> None:
+    from tinker_cookbook.hyperparam_utils import get_lora_param_count, get_lr
+
+    text = read_page(PAGES / "hyperparams.md")
+    rates = re.findall(r"(\d\.\d\de-\d\d) for `([^`]+)`", text)
+    sizes = re.findall(r"(\d+)M for `([^`]+)`", text)
+    assert len(rates) == 3 and len(sizes) == 3
+    for rate, model in rates:
+        assert f"{get_lr(model):.2e}" == rate
+    for size, model in sizes:
+        assert round(get_lora_param_count(model, 32) / 1e6) == int(size)
 
 
 def test_the_formula_is_as_written() -> None:
@@ -139,15 +120,15 @@ def test_the_formula_is_as_written() -> None:
         assert get_lr(model) == pytest.approx(5e-5 * 10 * (2000 / hidden) ** exponent)
 
 
-def test_parameter_counts_at_rank_32() -> None:
-    from tinker_cookbook.hyperparam_utils import get_lora_param_count
-
-    lines = read_page(PAGES / "hyperparams.md").split("\n")
-    start = next(i for i, line in enumerate(lines) if "parameters at rank 32" in line)
-    rows = [re.findall(r"`([^`]+)` \| ([\d.]+)", line) for line in lines[start + 2 : start + 7]]
-    assert len(rows) == 5
-    for ((model, millions),) in rows:
-        assert f"{get_lora_param_count(model, 32) / 1e6:.1f}" == millions
+def test_families_without_a_formula_are_named() -> None:
+    text = read_page(PAGES / "hyperparams.md")
+    families = re.findall(r"^For ([^`]+) `get_lr` raises", text.replace("** For", "**\nFor"), re.M)
+    named = re.split(r", | and ", families[0].strip())
+    for row in table("models.md", "model"):
+        model = spans(row[0])[0]
+        has_formula = any(family in model for family in ("Qwen", "Llama"))
+        assert has_formula == (row[3] != "none"), model
+        assert has_formula or any(name.lower() in model.lower() for name in named), model
 
 
 def test_method_rates_are_those_of_the_recipes() -> None:
@@ -158,38 +139,32 @@ def test_method_rates_are_those_of_the_recipes() -> None:
         assert float(told[method].split(";")[0]) == RECIPE_DEFAULTS[name][0]  # type: ignore[index]
 
 
-# -- cli.md --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("row", table("hyperparams.md", "recipe"), ids=lambda row: row[0])
+def test_recipes_start_from_these_numbers(row: list[str]) -> None:
+    import chz
 
-
-def test_the_command_s_table_is_whole_and_its_options_exist() -> None:
-    import click
-    from tinker.cli.__main__ import main_cli
-
-    leaves: dict[str, set[str]] = {}
-
-    def walk(path: str, command: click.Command) -> None:
-        if isinstance(command, click.Group):
-            for name in command.list_commands(click.Context(command)):
-                inner = command.get_command(click.Context(command), name)
-                assert inner is not None
-                walk(f"{path} {name}", inner)
-        else:
-            leaves[path] = {o for p in command.params for o in p.opts if o.startswith("--")}
-
-    walk("tinker", main_cli)
-    named = set()
-    for command, does in table("cli.md", "command"):
-        words = [span for span in spans(f"{command} {does}") if span.startswith("tinker ")]
-        paths = {" ".join(w for w in span.split() if w.islower()) for span in words}
-        assert paths <= set(leaves), paths - set(leaves)
-        named |= paths
-        options = {span.split()[0] for span in spans(does) if span.startswith("--")}
-        allowed = set().union(*(leaves[path] for path in paths))
-        assert options <= allowed, f"{command}: {options - allowed}"
-    assert named == set(leaves)
+    module = importlib.import_module(f"tinker_cookbook.{spans(row[0])[0]}")
+    fields = chz.chz_fields(module.CLIConfig)
+    default = {name: getattr(field, "_default", None) for name, field in fields.items()}
+    assert default["model_name"] == spans(row[1])[0]
+    assert default["learning_rate"] == float(row[2])
+    assert row[3] == (str(default["lora_rank"]) if "lora_rank" in default else "")
+    batch = default.get("groups_per_batch") or default["batch_size"]
+    group = default.get("group_size")
+    assert row[4] == (f"{batch} x {group}" if group else str(batch))
 
 
 # -- data.md -------------------------------------------------------------------------------------
+
+
+def test_findings_are_all_that_the_check_makes() -> None:
+    from tinkerlab.data import check, preference_check
+
+    folder = Path(inspect.getfile(check)).parent
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    made = set(re.findall(r'Finding\(\s*"(\w+)"', source))
+    made |= set(check._REFUSED) | set(preference_check._REFUSED)
+    assert {name for row in table("data.md", "kind") for name in spans(row[0])} == made
 
 
 def test_train_on_what_has_these_values() -> None:
@@ -197,6 +172,42 @@ def test_train_on_what_has_these_values() -> None:
 
     named = [spans(row[0])[0] for row in table("data.md", "value")]
     assert sorted(named) == sorted(member.value for member in TrainOnWhat)
+
+
+CHAT = [("system", "S"), ("user", "U1"), ("assistant", "A1"), ("user", "U2"),
+        ("assistant", "CALL"), ("tool", "RESULT"), ("assistant", "A2")]  # fmt: skip
+TRAINED = {
+    "all_assistant_messages": "A1 CALL A2",
+    "last_assistant_message": "A2",
+    "last_assistant_turn": "CALL A2",
+    "all_messages": "S U1 A1 U2 CALL RESULT A2",
+    "all_tokens": "S U1 A1 U2 CALL RESULT A2",
+    "all_user_and_system_messages": "S U1 U2",
+    "customized": "A1",
+}
+
+
+@pytest.mark.parametrize("value", TRAINED)
+def test_train_on_what_trains_what_the_page_says(value: str) -> None:
+    from tinker_cookbook.renderers import TrainOnWhat, get_renderer
+    from tinker_cookbook.tokenizer_utils import get_tokenizer
+
+    from tinkerlab.rehearsal.models.registry import resolve
+
+    tokenizer = get_tokenizer(str(resolve("tiny:llama").directory))
+
+    messages: list[Any] = [{"role": role, "content": text} for role, text in CHAT]
+    if value == "customized":
+        messages = [{**message, "trainable": message["content"] == "A1"} for message in messages]
+    renderer = get_renderer("qwen3_instruct", tokenizer)
+    tokens, weights = renderer.build_supervised_example(messages, TrainOnWhat(value))
+    ids = tokens.to_ints()
+    kept = tokenizer.decode([token for token, w in zip(ids, weights, strict=True) if w > 0])
+    words = [text for _, text in CHAT]
+    assert [word for word in re.findall(r"[A-Z]+\d?", kept) if word in words] == TRAINED[
+        value
+    ].split()
+    assert ("<|im_start|>assistant" in kept) == (value == "all_tokens")
 
 
 def test_limits_are_the_trainers() -> None:
@@ -207,69 +218,29 @@ def test_limits_are_the_trainers() -> None:
     assert VAL_FRACTION == 0.1 and "A tenth is held back" in text
 
 
-# -- ops.md --------------------------------------------------------------------------------------
+def test_rows_are_those_that_are_read() -> None:
+    from tinkerlab.data.formats import FORMATS
+    from tinkerlab.data.preferences import _KEYS
+    from tinkerlab.tasks.rows import ANSWER_KEYS, PROMPT_KEYS, WORKED_KEYS
+
+    rows = {row[0]: row[1] for row in table("data.md", "for", "row")}
+    keys = {
+        frozenset(re.findall(r'"(\w+)":? ?', re.sub(r'\[\{"role.*?\]', "", span)))
+        for name, cell in rows.items()
+        if name.startswith(("SFT", "preferences"))
+        for span in spans(cell)
+        if span.startswith("{")
+    }
+    wanted = {frozenset((*f.required, *f.optional)) - {"tools"} for f in FORMATS}
+    assert keys == wanted | {frozenset(each) for each in _KEYS.values()}
+    task = spans(rows["RL, evaluation, distillation"])
+    assert set(task) - {"tests"} == {*PROMPT_KEYS, *ANSWER_KEYS, *WORKED_KEYS}
 
 
-def test_checkpoint_records_have_these_keys() -> None:
-    from tinkerlab.runs.checkpoints import CheckpointRecord
+def test_near_means_what_the_page_says() -> None:
+    from tinkerlab.data.duplicates import NEAR, SHINGLE_WORDS
 
-    named = {name for row in table("ops.md", "key") for name in spans(row[0])}
-    record = CheckpointRecord("a", 1, 0, 0, "s", "p", True)
-    assert named == set(record.to_row())
-
-
-# Metric prefix of the page's table -> which trainer's run must have logged it.
-METHODS = {"SFT": "sft", "RL": "rl", "DPO": "dpo", "distillation": "distill"}
-
-
-@pytest.fixture(scope="module")
-def logged(rehearsal: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The keys that a short run of each trainer logs, and the files that it leaves."""
-    from short_runs import short_runs
-
-    folders = short_runs(rehearsal, tmp_path_factory.mktemp("runs"))
-    found = {}
-    for name, folder in folders.items():
-        rows = (folder / "metrics.jsonl").read_text().splitlines()
-        found[name] = {key for row in rows for key in json.loads(row)}
-        found[f"files of {name}"] = {path.name for path in folder.iterdir() if path.is_file()}
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_metric_keys_are_logged(logged: dict[str, set[str]]) -> None:
-    lines = read_page(PAGES / "ops.md").split("\n")
-    start = next(i for i, line in enumerate(lines) if line.startswith("| key | in |"))
-    rows = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    assert len(rows) > 15
-    for keys, where, meaning in rows:
-        methods = METHODS.values() if where == "all" else [METHODS[w] for w in where.split(", ")]
-        for method in methods:
-            for key in spans(keys):
-                assert key in logged[method], f"{method} logs no {key}"
-        if "each with `test/`" in meaning:
-            assert {f"test/{key}" for key in spans(keys)} <= logged["dpo"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_run_folders_hold_these_files(logged: dict[str, set[str]]) -> None:
-    named = {spans(row[0])[0]: row[1] for row in table("ops.md", "file")}
-    left = {name for method in METHODS.values() for name in logged[f"files of {method}"]}
-    assert {name for name in left if not name.startswith(".")} == set(named)
-    for name, holds in named.items():
-        where = [m for m in METHODS.values() if name in logged[f"files of {m}"]]
-        if holds.startswith("RL"):
-            assert where == ["rl"], name
-        elif "(SFT, DPO)" in holds:
-            assert where == ["sft", "dpo"], name
-        else:
-            assert len(where) == 4, f"{name}: only {where}"
+    assert f"({SHINGLE_WORDS}-word shingles, similarity {NEAR})" in read_page(PAGES / "data.md")
 
 
 # -- rl.md, evaluation.md ------------------------------------------------------------------------
