@@ -137,6 +137,46 @@ def test_chunk_limits_and_retries_are_as_told() -> None:
     assert [code for code in range(400, 500) if is_retryable_status_code(code)] == [408, 409, 429]
 
 
+def datum() -> tinker.Datum:
+    inputs: dict[str, Any] = {"target_tokens": [5, 6, 7], "weights": [1.0, 1.0, 1.0]}
+    return tinker.Datum(model_input=tinker.ModelInput.from_ints([4, 5, 6]), loss_fn_inputs=inputs)
+
+
+def test_gradients_add_up_until_the_optimizer_step(rehearsal: Any) -> None:
+    def norm(calls: int) -> float:
+        client = rehearsal.client().create_lora_training_client(rehearsal.model, 4, seed=0).result()
+        for _ in range(calls):
+            client.forward_backward([datum()], "cross_entropy")
+        return client.optim_step(tinker.AdamParams()).result().metrics["grad_norm:mean"]
+
+    assert norm(3) == pytest.approx(3 * norm(1), rel=1e-3)
+
+
+def test_a_failing_loss_of_one_s_own_poisons_the_client(rehearsal: Any) -> None:
+    def fails(data: Any, logprobs: Any) -> Any:
+        raise ZeroDivisionError("mine")
+
+    client = rehearsal.client().create_lora_training_client(rehearsal.model, 4, seed=0).result()
+    with pytest.raises(ZeroDivisionError):
+        client.forward_backward_custom([datum()], fails).result()
+    with pytest.raises(RuntimeError, match="poisoned"):
+        client.forward([datum()], "cross_entropy").result()
+
+
+def test_a_traced_loss_runs_here_where_the_service_does_not_take_it(rehearsal: Any) -> None:
+    def neg_ll(logprobs: Any, weights: Any) -> Any:
+        loss = -(logprobs * weights).sum()
+        return loss, {"custom/neg_ll:sum": loss}
+
+    service = rehearsal.client()
+    client = service.create_lora_training_client(rehearsal.model, 4, seed=0).result()
+    handle = service.create_custom_loss(neg_ll, {"logprobs": 1, "weights": 1}).result()
+    assert handle.loss_id is None
+    own = client.forward_backward_custom([datum()], handle).result().metrics
+    built_in = client.forward([datum()], "cross_entropy").result().metrics
+    assert own["custom/neg_ll:sum"] == pytest.approx(built_in["loss:sum"], rel=1e-4)
+
+
 # -- losses, errors, environment ----------------------------------------------------------------
 
 
