@@ -92,6 +92,29 @@ def test_base_against_trained(start, trained_run, capsys):
     assert [record["ground_truth"] for record in base] == ["1", "2", "3", "4", "5", "6"]
 
 
+@pytest.mark.parametrize("in_flight, most", [(256, 12), (2, 2)])
+def test_requests_of_both_models_are_in_flight_together(
+    start, trained_run, monkeypatch, in_flight, most
+):
+    from tinkerlab.evaluation.inspect import bridge
+
+    active: list[object] = []
+    seen = []
+    original = bridge._Recorder.sample_async
+
+    async def counted(self, **request):
+        active.append(request)
+        seen.append(len(active))
+        try:
+            return await original(self, **request)
+        finally:
+            active.remove(request)
+
+    monkeypatch.setattr(bridge._Recorder, "sample_async", counted)
+    assert start("sums", options=("--run", trained_run.folder, "--in-flight", in_flight)) == 0
+    assert (len(seen), max(seen)) == (12, most)
+
+
 def test_replies_are_what_the_service_samples(start, rehearsal):
     """The greedy reply to the first sample, asked for without our code and without Inspect."""
     import tinker
