@@ -109,6 +109,18 @@ class TestRuns:
         (cell,) = [r[1] for r in table("ops.md", "cookbook file") if "summaries" in r[0]]
         assert set(spans(cell)) <= set(summary)
 
+    def test_transcripts_are_where_the_page_says(self, theirs: dict[str, Path]) -> None:
+        def conversations(node: Any) -> list[Any]:
+            if not isinstance(node, dict):
+                return []
+            here = [node["data"]] if node.get("data", {}).get("type") == "conversation" else []
+            return here + [found for child in node["children"] for found in conversations(child)]
+
+        file = theirs["rl"] / "iteration_000000" / "train_logtree.json"
+        found = conversations(json.loads(file.read_text())["root"])
+        roles = [message["role"] for each in found for message in each["messages"]]
+        assert roles[:2] == ["user", "assistant"]
+
     def test_the_cookbook_s_last_record_has_no_final(self, theirs: dict[str, Path]) -> None:
         for folder in theirs.values():
             last = json.loads((folder / "checkpoints.jsonl").read_text().splitlines()[-1])
