@@ -218,6 +218,11 @@ def warnings(summary: dict[str, Any]) -> Iterator[str]:
                 f"{cut} of {replies} replies ({key}) were cut off at max_tokens={longest}; raise"
                 " --max-tokens"
             )
+        if facts["requests_passed_over"]:
+            yield (
+                f"{counted(facts['requests_passed_over'], 'request')} failed ({key}), and the task"
+                " went on without the reply: the score is too low"
+            )
         if facts["agrees"] is False:
             yield (
                 f"Inspect's own mean ({facts['metrics']}) is not the mean of the items"

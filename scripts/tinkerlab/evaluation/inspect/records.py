@@ -174,6 +174,14 @@ def _facts(
     log: EvalLog, scorer: str | None, choice: Choice, items: list[SuiteItem]
 ) -> dict[str, Any]:
     events = [event for sample in log.samples or [] for event in replies(sample, log)]
+    # Some tasks, such as tau2's, catch the error of a request (a judge's, too) and go on, to a
+    # wrong answer.
+    passed_over = sum(
+        event.event == "model" and event.error is not None
+        for sample in log.samples or []
+        if sample.error is None
+        for event in sample.events
+    )
     tokens = [event.output.usage.output_tokens if event.output.usage else 0 for event in events]
     prompts = [event.output.usage.input_tokens if event.output.usage else 0 for event in events]
     scored = [float(item.correct) for item in items if item.error is None]
@@ -193,6 +201,7 @@ def _facts(
         "mean_of_items": mean,
         "agrees": _equal(own, mean) if comparable else None,
         "failed_items": len({str(s.id) for s in log.samples or [] if s.error}),
+        "requests_passed_over": passed_over,
         "replies": len(events),
         "truncated_replies": sum(event.output.stop_reason == "max_tokens" for event in events),
         "prompt_tokens": sum(prompts),

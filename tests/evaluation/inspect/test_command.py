@@ -1,0 +1,100 @@
+"""run_inspect_evals as a command: what it says without a key, without a service, without Inspect."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[3] / "scripts"
+DEAD = "http://127.0.0.1:9"
+
+
+def run(*arguments) -> int:
+    import run_inspect_evals as script
+
+    return script.main([*map(str, arguments)])
+
+
+def started(*arguments, code=0, **environment) -> subprocess.CompletedProcess:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TINKER")}
+    done = subprocess.run(
+        [*map(str, arguments)],
+        env={**env, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+SHELL = SCRIPTS / "run_inspect_evals.sh"
+
+
+def test_a_dry_run_needs_neither_key_nor_service(tmp_path):
+    done = started(
+        SHELL, "--model", "Qwen/Qwen3-8B", "--suite", "code", "--task", "ifeval", "--limit", 100,
+        "--dry-run", "--json", TINKER_BASE_URL=DEAD, PYTHON=sys.executable,
+        PATH="/bin:/usr/bin",
+    )  # fmt: skip
+    plan = json.loads(done.stdout)
+    assert plan["models"] == {"base": "Qwen/Qwen3-8B"}
+    rows = {row["task"].partition("/")[2]: row for row in plan["tasks"]}
+    assert list(rows) == ["humaneval", "mbpp", "bigcodebench", "ifeval"]
+    assert rows["mbpp"]["samples"] == 100 * 5
+    needs = {need["what"]: need["here"] for need in rows["humaneval"]["needs"]}
+    assert isinstance(needs["docker, to run code that the model wrote"], bool)
+    assert needs["download of openai/openai_humaneval from the Hugging Face Hub"] is None
+    # By hand: 100 prompts of 170 tokens, replies of 300 to 2048, at the table's prices.
+    import yaml
+
+    table = yaml.safe_load((SCRIPTS.parent / "templates" / "prices.yaml").read_text())
+    price = table["models"]["Qwen/Qwen3-8B"]
+    low, high = (
+        100 * (170 * price["prefill"] + reply * price["sample"]) / 1e6 for reply in (300, 2048)
+    )
+    (line,) = rows["humaneval"]["price"]
+    assert f"${low:,.2f}" in line and f"${high:,.2f}" in line and str(price["read"]) in line
+
+
+def test_a_dry_run_of_two_models_with_a_judge(trained_run, capsys):
+    options = ("--suite", "safety", "--limit", 10, "--judge-model", "Qwen/Qwen3-8B", "--dry-run")
+    assert run("--run", trained_run.folder, *options) == 0
+    out = capsys.readouterr().out
+    assert f"trained: {trained_run.sampler_path}" in out
+    assert "needs judge model (here)" in out and "judge: about $" in out
+    assert "price unknown: templates/prices.yaml has none for tiny:llama" in out
+
+
+def test_the_list_needs_nothing(tmp_path):
+    listed = json.loads(started(SHELL, "--list", "--json", PYTHON=sys.executable).stdout)
+    assert {"chat", "code", "tools", "safety"} <= {suite["suite"] for suite in listed}
+    text = started(SHELL, "--list", PYTHON=sys.executable).stdout
+    assert "inspect_evals/ifeval (541 samples)" in text
+    assert "needs hub: openai/openai_humaneval, docker" in text
+
+
+def test_the_shell_script():
+    assert "examples:" in started(SHELL, "--help").stdout
+    assert "no Python 3.11" in started(SHELL, "--help", code=2, PYTHON="/none").stderr
+    done = started(SHELL, "--model", "x", "--suite", "chat", code=2, PYTHON=sys.executable)
+    assert done.stderr.startswith("error: say with --output") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("package", ["inspect_ai", "inspect_evals"])
+def test_without_inspect(package, tmp_path):
+    """The package hidden from a new interpreter, as where nobody installed it."""
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; sys.path.insert(0, {str(SCRIPTS)!r})\n"
+        "import run_inspect_evals as script; from tinkerlab import cli\n"
+        f"sys.argv = ['x', '--model', 'm', '--task', 'gsm8k', '--output', {str(tmp_path / 'o')!r}]\n"
+        "cli.run(script.main)\n"
+    )
+    done = started(sys.executable, "-c", code, code=2)
+    name = package.replace("_", "-")
+    assert f"python -m pip install {name}==" in done.stderr and done.stderr.count("\n") == 1
