@@ -14,3 +14,10 @@ def task_file(tmp_path, monkeypatch) -> Path:
     # Where Inspect buffers samples that are not in a log yet.
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     return Path(shutil.copy(TASKS, tmp_path / "my_tasks.py"))
+
+
+@pytest.fixture
+def service(rehearsal, monkeypatch):
+    """The rehearsal is where scripts of this process connect to."""
+    for name in ("TINKER_BASE_URL", "TINKER_API_KEY"):
+        monkeypatch.setenv(name, rehearsal.env[name])

@@ -16,18 +16,13 @@ from tinkerlab.rehearsal.models.registry import DEFAULT_MODEL
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 DEAD = "http://127.0.0.1:9"
+pytestmark = pytest.mark.usefixtures("service")
 
 
 def run(*arguments) -> int:
     import run_inspect_evals as script
 
     return script.main([*map(str, arguments)])
-
-
-@pytest.fixture(autouse=True)
-def service(rehearsal, monkeypatch):
-    for name in ("TINKER_BASE_URL", "TINKER_API_KEY"):
-        monkeypatch.setenv(name, rehearsal.env[name])
 
 
 @pytest.fixture
@@ -353,43 +348,6 @@ def test_a_task_of_inspect_evals_itself(rehearsal, task_file, tmp_path, capsys):
     assert found["dataset"]["items"] == 2 and found["inspect"]["base"]["agrees"] is True
     assert found["inspect"]["base"]["requests_passed_over"] == 2
     assert "2 requests failed (base), and the task went on" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "arguments, phrase",
-    [
-        (["--task", "FILE@sums", "--output", "OUT"], "name what is measured"),
-        (["--model", "MODEL", "--output", "OUT"], "--suite NAME, --task NAME"),
-        (["--model", "MODEL", "--task", "FILE@sums"], "--output DIR"),
-        (["--model", "MODEL", "--suite", "chet", "--output", "OUT"], "did you mean chat"),
-        (["--model", "MODEL", "--task", "gsm8j", "--output", "OUT"], "did you mean gsm8k"),
-        (["--model", "MODEL", "--task", "FILE@sumz", "--output", "OUT"], "no such @task"),
-        (["--model", "MODEL", "--task", "FILE@sums", "--limit", "0", "--output", "OUT"], "--limit"),
-        (["--model", "MODEL", "--task", "FILE@sums", "-T", "x", "--output", "OUT"], "NAME=VALUE"),
-        (["--model", "MODEL", "--task", "FILE@sums", "-T", "x=1", "--output", "OUT"], "-T x: none"),
-        (["--model", "tiny:none", "--task", "FILE@sums", "--output", "OUT"], "cannot sample from"),
-        (["--model", "MODEL", "--checkpoint", "STATE", "--task", "FILE@sums", "--output", "OUT"],
-         "weights cannot be sampled from"),
-        (["--model", "tiny:qwen3", "--checkpoint", "SAMPLER", "--task", "FILE@sums", "--output",
-          "OUT"], "cannot sample from tiny:qwen3|was trained on"),
-        (["--run", "OUT", "--task", "FILE@sums", "--output", "OUT"], "no such folder"),
-        (["--model", "MODEL", "--task", "FILE@sums", "--renderer", "qwen33", "--output", "OUT"],
-         "renderer 'qwen33'"),
-        (["--model", "MODEL", "--suite", "safety", "--output", "OUT"], "strong_reject needs judge"),
-        (["--model", "MODEL", "--suite", "chat", "--score", "x", "--output", "OUT"], "one task"),
-        (["--model", "MODEL", "--task", "FILE@sums", "--suites", "FILE", "--output", "OUT"],
-         "config FILE|not YAML|must be"),
-        (["--model", "MODEL", "--task", "FILE@sums", "--output", "FILE"], "is a file"),
-    ],
-)  # fmt: skip
-def test_bad_input(arguments, phrase, rehearsal, trained_run, task_file, tmp_path):
-    values = {"MODEL": rehearsal.model, "STATE": trained_run.state_path,
-              "SAMPLER": trained_run.sampler_path, "OUT": str(tmp_path / "out")}  # fmt: skip
-    given = [values.get(a, a).replace("FILE", str(task_file)) for a in arguments]
-    with pytest.raises(InputError, match=phrase) as caught:
-        run(*given)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
