@@ -7,6 +7,7 @@ import logging
 import os
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinkerlab.errors import InputError
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 REACHABLE_SECONDS = 20.0
 REHEARSE = "without a service, rehearse locally: python scripts/rehearse.py run -- <this command>"
+
+CREDENTIALS = ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD")
+
+
+def has_credential() -> bool:
+    """Whether the environment or the SDK's own file names a credential; it is not tried."""
+    stored = Path("~/.tinker/credentials.json").expanduser()
+    return any(os.environ.get(name) for name in CREDENTIALS) or stored.is_file()
 
 
 def connect(run_name: str, metadata: dict[str, str]) -> tinker.ServiceClient:
