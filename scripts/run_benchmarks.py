@@ -21,6 +21,7 @@ from tinkerlab import cli
 if TYPE_CHECKING:
     from tinkerlab.evaluation.benchmarks.config import BenchmarksConfig
     from tinkerlab.evaluation.benchmarks.running import Outcome
+    from tinkerlab.evaluation.offline_run import RunSettings
 
 EXAMPLES = """\
 examples:
@@ -81,16 +82,19 @@ def list_benchmarks(as_json: bool) -> int:
     if as_json:
         cli.emit_json([asdict(entry) for entry in found])
         return cli.EXIT_OK
-    width = max(len(entry.name) for entry in found)
     for entry in found:
-        marks = [*entry.needs, *(["experimental"] if entry.experimental else [])]
-        extra = f" [{', '.join(marks)}]" if marks else ""
-        print(f"{entry.name:<{width}}  {entry.about}{extra}")
-        print(f"{'':<{width}}  items from {entry.dataset or 'its own code'}")
+        mark = " (experimental)" if entry.experimental else ""
+        size = f"{entry.items:,} items" if entry.items else "size unknown"
+        print(f"{entry.name}{mark}: {entry.about}")
+        print(f"  {size} from {entry.dataset or 'its own code'}")
+        if entry.needs:
+            print(f"  needs {', '.join(entry.needs)}")
+        for caveat in entry.caveats:
+            print(f"  caution: {caveat}")
     return cli.EXIT_OK
 
 
-def dry_run(config: BenchmarksConfig, run: Any, as_json: bool) -> int:
+def dry_run(config: BenchmarksConfig, run: RunSettings | None, as_json: bool) -> int:
     from tinkerlab.evaluation.benchmarks import pricing
 
     plan = pricing.plan(config, run)
@@ -108,12 +112,7 @@ def is_incomplete(outcome: Outcome) -> bool:
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "benchmark": outcome.name,
-        "error": outcome.error,
-        "cookbook_scores": outcome.cookbook_scores,
-        "summary": outcome.summary,
-    }
+    return {"benchmark": outcome.name, "error": outcome.error, "summary": outcome.summary}
 
 
 def describe(outcome: Outcome, config: BenchmarksConfig) -> Iterator[str]:
@@ -132,6 +131,13 @@ def describe(outcome: Outcome, config: BenchmarksConfig) -> Iterator[str]:
             f"{outcome.name}: {summary['score']:.4f} (95% interval {low:.4f} to {high:.4f},"
             f" {items} items): {summary['model']}"
         )
+    yield from warnings(summary)
+    yield from (f"caution: {caution}" for caution in summary["cautions"])
+    yield f"results: {Path(config.output) / outcome.name}"
+
+
+def warnings(summary: dict[str, Any]) -> Iterator[str]:
+    """What makes the score mean less than it seems."""
     left = summary["left_out"]
     if left["items"]:
         reason = next(iter(left["reasons"]))
@@ -140,14 +146,19 @@ def describe(outcome: Outcome, config: BenchmarksConfig) -> Iterator[str]:
             " again"
         )
     for key, facts in summary["facts"].items():
-        if facts["truncated"] and facts["truncated"] > MANY_TRUNCATED * facts["items"]:
+        replies = facts["replies"]
+        if (facts["truncated"] or 0) > MANY_TRUNCATED * replies:
             yield (
-                f"warning: {facts['truncated']} of {facts['items']} replies ({key}) were cut, and"
-                " count as wrong without being graded; raise max_tokens"
+                f"warning: {facts['truncated']} of {replies} replies ({key}) were cut before their"
+                " end; raise max_tokens"
             )
-        if facts["items"] and facts["empty"] == facts["items"]:
+        if facts["unparsed"]:
+            yield (
+                f"warning: {facts['unparsed']} of {replies} replies ({key}) can't be read by the"
+                " renderer and count as wrong; is it the model's own?"
+            )
+        if replies and facts["empty"] == replies:
             yield f"warning: every reply of {key} is empty: a wrong renderer?"
-    yield f"results: {Path(config.output) / outcome.name}"
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ class SuiteItem:
         extracted: the answer that the suite's scorer found, if it says.
         error: why the item has no outcome (a failed request, a timeout); it is left out then.
         truncated: the reply used up its tokens; None where the suite cannot tell.
+        unparsed: the reply had not the form that the model's renderer reads; None as above.
     """
 
     id: str
@@ -42,6 +43,7 @@ class SuiteItem:
     extracted: str | None = None
     error: str | None = None
     truncated: bool | None = None
+    unparsed: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -71,23 +73,29 @@ class SuiteRun:
 def write(output: Path, run: SuiteRun, found: Mapping[str, Sequence[SuiteItem]]) -> dict[str, Any]:
     """Write the folder and return its summary.
 
-    Items that some model has no outcome for are left out of every model's file, so that what
-    remains is compared on equal terms; how many, and why, is in ``left_out``.
+    Items that some model has no outcome for, or that the models were asked differently, are left
+    out of every model's file, so that what remains is compared on equal terms; how many, and why,
+    is in ``left_out``. Results of the same names are replaced: the caller has seen to it that they
+    may be.
 
     Args:
-        found: by the keys of ``run.models``.
+        found: by the keys of ``run.models``, each item once, in the suite's order.
 
     Raises:
-        CheckFailed: no item is left.
+        CheckFailed: no item is left; an item is there twice.
     """
-    kept, left_out = _common(found)
+    kept, left_out = _common(run.suite, found)
     if not kept:
         reasons = "; ".join(sorted(set(left_out.values()))[:3])
-        raise CheckFailed(f"{run.suite}: no item has an outcome for every model ({reasons})")
+        raise CheckFailed(
+            f"{run.suite}: no item has an outcome for every model ({reasons or 'there are none'})"
+        )
+    tables = {key: _by_id(run.suite, items) for key, items in found.items()}
     records = {
-        key: [_record(index, _by_id(items)[name]) for index, name in enumerate(kept)]
-        for key, items in found.items()
+        key: [_record(index, table[name]) for index, name in enumerate(kept)]
+        for key, table in tables.items()
     }
+    forget(output)
     first = next(iter(records.values()))
     results.write_jsonl(
         output / ITEMS_FILE,
@@ -117,23 +125,40 @@ def write(output: Path, run: SuiteRun, found: Mapping[str, Sequence[SuiteItem]])
     return summary
 
 
-def _common(found: Mapping[str, Sequence[SuiteItem]]) -> tuple[list[str], dict[str, str]]:
+def forget(output: Path) -> None:
+    """Remove what ``write`` makes, summaries first: none of them may speak of other files."""
+    for name in (results.SUMMARY_FILE, SCORES_FILE, *FILES.values(), ITEMS_FILE):
+        (output / name).unlink(missing_ok=True)
+
+
+def _common(
+    suite: str, found: Mapping[str, Sequence[SuiteItem]]
+) -> tuple[list[str], dict[str, str]]:
     """Ids with an outcome of every model, in the first model's order; the others with a reason."""
-    tables = {key: _by_id(items) for key, items in found.items()}
+    tables = {key: _by_id(suite, items) for key, items in found.items()}
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     left_out: dict[str, str] = {}
     for name in names:
+        asked = set()
         for key, table in tables.items():
             item = table.get(name)
             if item is None:
                 left_out[name] = f"not run by {key}"
             elif item.error is not None:
                 left_out[name] = f"{key}: {item.error}"
+            else:
+                asked.add((item.question, item.ground_truth))
+        if len(asked) > 1:
+            left_out[name] = "the models were asked different things"
     return [name for name in names if name not in left_out], left_out
 
 
-def _by_id(items: Sequence[SuiteItem]) -> dict[str, SuiteItem]:
-    return {item.id: item for item in items}
+def _by_id(suite: str, items: Sequence[SuiteItem]) -> dict[str, SuiteItem]:
+    table = {item.id: item for item in items}
+    if len(table) != len(items):
+        twice = next(item.id for n, item in enumerate(items) if table[item.id] is not items[n])
+        raise CheckFailed(f"{suite}: item {twice} is there more than once; its ids must differ")
+    return table
 
 
 def _record(index: int, item: SuiteItem) -> dict[str, Any]:
@@ -146,8 +171,9 @@ def _record(index: int, item: SuiteItem) -> dict[str, Any]:
         "correct": item.correct,
         "id": item.id,
     }
-    if item.truncated is not None:
-        record["truncated"] = item.truncated
+    for name in ("truncated", "unparsed"):
+        if getattr(item, name) is not None:
+            record[name] = getattr(item, name)
     return record
 
 
@@ -184,12 +210,19 @@ def _summary(
 
 
 def _facts(items: Sequence[SuiteItem]) -> dict[str, Any]:
-    told = [item.truncated for item in items if item.truncated is not None]
+    """Of all items, also those that are left out; counts are None where the suite can't tell."""
+
+    def how_many(name: str) -> int | None:
+        told = [getattr(item, name) for item in items if getattr(item, name) is not None]
+        return sum(told) if told else None
+
     return {
         "items": len(items),
+        "replies": sum(item.error is None for item in items),
         "errors": sum(item.error is not None for item in items),
         "first_error": next((item.error for item in items if item.error), None),
-        "truncated": sum(told) if told else None,
+        "truncated": how_many("truncated"),
+        "unparsed": how_many("unparsed"),
         "empty": sum(not item.completion for item in items if item.error is None),
     }
 

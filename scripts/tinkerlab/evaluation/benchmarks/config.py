@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import chz
 
+from tinkerlab.training import config as configs
+
 # Settings of the cookbook's BenchmarkConfig that have another name here, or none.
 ELSEWHERE = {
     "save_dir": "here it is output",
@@ -19,6 +21,16 @@ ELSEWHERE = {
     "max_trajectory_tokens": "only single-turn benchmarks are run from here",
     "max_generation_tokens": "only single-turn benchmarks are run from here",
 }
+# What one benchmark may have otherwise than the others.
+PER_BENCHMARK = (
+    "max_examples",
+    "max_tokens",
+    "context_window",
+    "temperature",
+    "timeout_seconds",
+    "concurrency",
+    "system_prompt",
+)
 
 
 @chz.chz
@@ -33,9 +45,10 @@ class BenchmarksConfig:
     max_tokens: int | None = None
     context_window: int | None = None
     temperature: float = 0.6
-    timeout_seconds: float = 600.0
+    timeout_seconds: float | None = None
     concurrency: int = 64
     system_prompt: str | None = None
+    per_benchmark: dict[str, dict[str, int | float | str | None]] = chz.field(default_factory=dict)
     judge_model: str | None = None
     seed: int = 0
 
@@ -51,7 +64,26 @@ class BenchmarksConfig:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.temperature < 0:
             raise ValueError("temperature must not be negative")
-        if not self.timeout_seconds > 0:
+        if self.timeout_seconds is not None and not self.timeout_seconds > 0:
             raise ValueError("timeout_seconds must be over 0")
         if not (self.run or self.base_model or self.checkpoint):
             raise ValueError("say what is measured: run, base_model, checkpoint, or two of them")
+        for name in self.per_benchmark:
+            if name not in self.benchmarks:
+                raise ValueError(f"per_benchmark: {name} is not among benchmarks")
+            self.of(name)
+
+    def of(self, benchmark: str) -> BenchmarksConfig:
+        """The settings of one benchmark, its own ones applied.
+
+        Raises:
+            InputError: a setting that it can't have of its own, or a value of the wrong type.
+            ValueError: a value out of range.
+        """
+        where = f"per_benchmark.{benchmark}"
+        own = {}
+        for key, value in self.per_benchmark.get(benchmark, {}).items():
+            own[key] = configs.cast_field(BenchmarksConfig, key, value, where, ELSEWHERE)
+            if key not in PER_BENCHMARK:
+                raise ValueError(f"{where}: {key} is the same for all; here: {PER_BENCHMARK}")
+        return chz.replace(self, **own, per_benchmark={})
