@@ -38,7 +38,7 @@ class Preview:
         return self._write(lambda text, trained: f"{_GREEN if trained else _DIM}{text}{_RESET}")
 
     def _write(self, mark: Any) -> str:
-        text = "".join(mark(_shorten(_printable(text)), trained) for text, trained in self.spans)
+        text = "".join(mark(_shorten(printable(text)), trained) for text, trained in self.spans)
         return text + (f" ... (+{self.cut_tokens} tokens cut off)" if self.cut_tokens else "")
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def pick(lengths: Sequence[int]) -> list[tuple[int, str]]:
     return [(i, f"{name}, {lengths[i]} tokens") for name, i in chosen.items()]
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escape what would move the cursor or hide text in a terminal; keep newlines and tabs."""
     return "".join(
         c
