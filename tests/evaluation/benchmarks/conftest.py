@@ -17,9 +17,34 @@ from tinkerlab.evaluation.benchmarks.config import BenchmarksConfig
 
 # What the trained model says to everything: B where a letter is asked for, 4 where a number is.
 REPLY = "answer is B \\boxed{4}"
+# In the words of the benchmarks' own prompts: a model this small only knows what it was shown.
+_SUMS = [f"What is {n}+{n}?" for n in (2, 3)]
+_CHOICES = "(A) Mars\n(B) Venus\n(C) Io\n(D) Pan"
+_PLANETS = [f"Which planet is {what}?\n\n{_CHOICES}\n\n" for what in ("hot", "red")]
 PROMPTS = [
     *(f"Anna has {n} pears and buys {m}. How many?" for n, m in ((1, 3), (2, 7), (31, 4))),
-    *(f"Which planet is {c}?\n\n(A) Mars\n(B) Venus\n(C) Io\n(D) Pan" for c in ("red", "hot")),
+    *_SUMS,
+    *(f"{text} Put your final answer in \\boxed{{}}." for text in _SUMS),
+    *(
+        f"{text}\n\nThis is an {name} Show your work step by step, then put your final"
+        " answer in \\boxed{}."
+        for text in _SUMS
+        for name in (
+            "AIME problem. The answer is an integer from 000 to 999.",
+            "HMMT competition problem.",
+        )
+    ),
+    *(f"{text}Answer with just the letter (A, B, C, D, etc.)." for text in _PLANETS),
+    *(
+        f"{text}Think step by step, then give your final answer as a single letter (A, B, C, D)."
+        for text in _PLANETS
+    ),
+    *(
+        f"Read the following text carefully, then answer the question.\n\n--- TEXT ---\nVenus is"
+        f" hot. Mars is red.\n--- END TEXT ---\n\nQuestion: {text}Answer with just the letter"
+        " (A, B, C, or D)."
+        for text in _PLANETS
+    ),
     "Write two lines without commas.",
 ]
 
@@ -50,12 +75,12 @@ class LocalHub:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHub:
     """An empty one, in a current folder of the test's own."""
-    import datasets
+    from datasets import config
 
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     return LocalHub(folder)
 
 
@@ -90,18 +115,15 @@ def known(rehearsal: Any) -> str:
     datums = [
         build_datum(
             Row(
-                index,
-                index + 1,
-                [
-                    *(rules if index % 2 else []),
-                    {"role": "user", "content": prompt},
-                    {"role": "assistant", "content": REPLY},
-                ],
+                0,
+                1,
+                [*head, {"role": "user", "content": text}, {"role": "assistant", "content": REPLY}],
             ),
             renderer,
             1024,
         )
-        for index, prompt in enumerate([*PROMPTS, *PROMPTS[1:], PROMPTS[0]])
+        for text in PROMPTS
+        for head in ([], rules)
     ]
     client = rehearsal.client().create_lora_training_client(rehearsal.model, rank=16).result()
     for _ in range(60):

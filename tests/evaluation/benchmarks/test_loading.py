@@ -114,15 +114,15 @@ def test_data_from_an_earlier_download_is_enough(
     """What HF_HOME holds serves without the Hub, as the message promises."""
     import shutil
 
-    import datasets
+    from datasets import config
 
     assert len(load("gsm8k").answers) == 8
     # Of a download the cache has the owner in its name, and a hash of the revision.
-    cache = Path(datasets.config.HF_DATASETS_CACHE)
+    cache = Path(config.HF_DATASETS_CACHE)
     (there,) = cache.glob("*gsm8k*/main/0.0.0/*/")
     target = tmp_path / "cache" / "openai___gsm8k" / "main" / "0.0.0" / ("0" * 40)
     shutil.copytree(there, target)
     shutil.rmtree(hub.folder / "openai")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True, raising=False)
+    monkeypatch.setattr(config, "HF_DATASETS_OFFLINE", True, raising=False)
     assert BY_NAME["gsm8k"].dataset == "openai/gsm8k"
     assert len(load("gsm8k").answers) == 8

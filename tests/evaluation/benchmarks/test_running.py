@@ -112,17 +112,6 @@ def test_one_model_and_the_run_it_came_from(
     assert verdict.ok, verdict.findings
 
 
-def test_replies_that_the_renderer_can_t_read_are_counted(
-    pears: Any, make: Any, known: str
-) -> None:
-    """The model ends its turn as ChatML does; role_colon waits for the next speaker instead."""
-    config = make(base_model=None, checkpoint=known, renderer="role_colon", max_examples=2)
-    (outcome,) = running.run_all(config, None, False)
-    assert outcome.summary is not None
-    facts = outcome.summary["facts"]["trained"]
-    assert facts["truncated"] + facts["unparsed"] == facts["replies"] == 2
-
-
 def test_failed_items_are_asked_again_and_no_others(pears: Any, make: Any, tmp_path: Path) -> None:
     """The cookbook's runner would count them as wrong for ever."""
     config = make(max_examples=4)

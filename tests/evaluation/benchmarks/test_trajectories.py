@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,29 @@ def test_what_was_cut(tmp_path: Path, line: Any, tells_cut: bool, window: Any, c
     assert read(file, 1, tells_cut, context_window=window)[0].truncated is cut
 
 
-def test_a_reply_that_the_renderer_can_t_read_is_marked(tmp_path: Path) -> None:
-    file = write(tmp_path / "t.jsonl", stored(0, metrics={"parse_error": 1.0}))
-    assert read(file, 1)[0].unparsed is True
+@pytest.mark.parametrize(
+    ("stop_reason", "truncated", "unparsed"), [("length", True, False), ("stop", False, True)]
+)
+def test_marks_are_those_of_the_cookbook_s_environment(
+    tmp_path: Path, stop_reason: Any, truncated: bool, unparsed: bool
+) -> None:
+    """A reply that was cut, and one without the end that the renderer waits for."""
+    from tinker_cookbook.eval.benchmarks.gsm8k import GSM8KMessageEnv
+    from tinker_cookbook.renderers.base import ParseTermination
+    from tinker_cookbook.rl.message_env import EnvFromMessageEnv
+
+    class Renderer:
+        def get_stop_sequences(self) -> list[str]:
+            return []
+
+        def parse_response(self, tokens: list[int]) -> Any:
+            return {"role": "assistant", "content": "4"}, ParseTermination.MALFORMED
+
+    env = EnvFromMessageEnv(Renderer(), GSM8KMessageEnv("2+2?", "4"), failed_parse_reward=0.0)  # type: ignore[arg-type]
+    step = asyncio.run(env.step([1], extra={"stop_reason": stop_reason}))
+    file = write(tmp_path / "t.jsonl", stored(0, metrics=dict(step.metrics)))
+    item = read(file, 1)[0]
+    assert (item.truncated, item.unparsed) == (truncated, unparsed)
 
 
 def test_what_has_no_outcome_is_dropped_and_only_that(tmp_path: Path) -> None:
