@@ -51,8 +51,8 @@ class Agent:
         return result.structured_content["error"]
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> Any:
-        async def note(done: float, total: float | None, message: str | None) -> None:
-            self.progress.append((done, total, message))
+        async def note(progress: float, total: float | None, message: str | None) -> None:
+            self.progress.append((progress, total, message))
 
         return await self.client.call_tool(tool, arguments, progress_callback=note)
 

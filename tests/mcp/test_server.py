@@ -242,7 +242,8 @@ def test_a_session_outlives_its_server(tmp_path: Path, how: str) -> None:
                 result = await a._call("train_sft_step", {"session_id": session_id, "steps": 2})
                 if not result.is_error:
                     break
-                assert result.structured_content["error"]["kind"] == "busy"
+                refused = result.structured_content["error"]
+                assert refused["kind"] == "busy", refused
                 await asyncio.sleep(1)
             return {"listed": listed, "trained": result.structured_content}
 

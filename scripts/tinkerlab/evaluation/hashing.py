@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-
 _MAKE_NO_SCORE = ("selection", "side_by_side", "suite_results", "benchmarks", "inspect")
 
 

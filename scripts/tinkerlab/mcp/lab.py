@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tinkerlab.mcp.backend import Backend, has_credential
@@ -23,7 +27,8 @@ class Lab:
         self.sessions = Sessions(settings.workspace)
         self._locks: dict[str, asyncio.Lock] = {}
         self._doing: dict[str, str] = {}
-        self._jobs: dict[str, Job] = {}
+        # More than one when a cancelled call left its own running.
+        self._jobs: dict[str, list[Job]] = {}
 
     def rehearse(self, wanted: bool | None) -> bool:
         """Whether a new session rehearses: as asked, else wherever there is no credential."""
@@ -69,33 +74,50 @@ class Lab:
     ) -> Outcome:
         """Run a command for a session, against its service, from the workspace's folder."""
         env = await self.backend.environment(session.rehearse)
+        jobs = self._jobs[session.id] = self._running(session.id)
+        if session.rehearse and not jobs:
+            # Our rehearsal has the store, so the one of a killed server is gone.
+            await asyncio.to_thread(end_orphan, session.run)
         job = Job(command, env, self.settings.workspace, session.log(log))
-        self._jobs[session.id] = job
+        jobs.append(job)
 
         async def look() -> None:
             session.beat(self._doing.get(session.id, "working"))
             if watch is not None:
                 await watch()
 
-        try:
-            return await job.run(look)
-        finally:
-            if not job.running:
-                self._jobs.pop(session.id, None)
+        return await job.run(look)
+
+    def _running(self, session_id: str) -> list[Job]:
+        return [job for job in self._jobs.get(session_id, []) if job.running]
 
     async def stop(self, session_id: str) -> bool:
         """Stop what runs in a session; whether anything did."""
-        job = self._jobs.get(session_id)
-        if job is None or not job.running:
-            return False
-        await job.stop()
-        self._jobs.pop(session_id, None)
-        return True
+        jobs = self._running(session_id)
+        await asyncio.gather(*(job.stop() for job in jobs))
+        return bool(jobs)
 
     async def close(self) -> None:
         """Let everything save and end, then stop the rehearsal."""
-        await asyncio.gather(*(job.stop() for job in list(self._jobs.values())))
+        await asyncio.gather(*(job.stop() for jobs in self._jobs.values() for job in jobs))
         await self.backend.close()
+
+
+def end_orphan(run: Path, seconds: float = 10.0) -> None:
+    """End the trainer of a rehearsal that died with its server.
+
+    It would hold the run for the minutes that the SDK tries to reach a service which cannot come
+    back. Killing it loses nothing: the next trainer goes on from the last checkpoint. On the
+    hosted service such a trainer trains on, and is left alone.
+    """
+    from tinkerlab.diagnosis.run_analysis.run import lock_holder
+
+    lock = run / ".lock"
+    until = time.monotonic() + seconds
+    while (pid := lock_holder(lock)) and time.monotonic() < until:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
 
 
 def plain_numbers(row: dict[str, Any]) -> dict[str, float]:
