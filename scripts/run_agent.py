@@ -109,7 +109,7 @@ def test_only(job: Job, modal: bool, as_json: bool) -> int:
         parts += modal_run.parts()
         command = shlex.join(modal_run.inner_command(job))
     else:
-        there = {name: os.environ.get(name, "") for name in job.secrets}
+        there = {name: os.environ[name] for name in job.secrets if name in os.environ}
         parts += setup.cli(job.agent, secrets.agent_environment(there))
         command = job.shown()
     ok = all(part.ok for part in parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-import modal
+import modal  # pyright: ignore[reportMissingImports]
 
 from tinkerlab.agents.clis import PLUGIN
 

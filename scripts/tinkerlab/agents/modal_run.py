@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tinkerlab import cli
+from tinkerlab.agents.events import one_line
 from tinkerlab.agents.job import Job
 from tinkerlab.agents.outcome import Outcome, with_results
 from tinkerlab.agents.secrets import Redactor
@@ -43,7 +44,7 @@ def require_modal() -> None:
 
 def parts() -> list[Part]:
     """The app's definition can be made, and there is a token; the service is not asked."""
-    import modal
+    import modal  # pyright: ignore[reportMissingImports]
 
     from tinkerlab.agents import modal_app
 
@@ -115,7 +116,7 @@ def _work_in(sandbox: Any, job: Job, redactor: Redactor) -> Outcome:
 
 
 def _open(job: Job, values: Mapping[str, str], seconds: int) -> Any:
-    import modal
+    import modal  # pyright: ignore[reportMissingImports]
 
     from tinkerlab.agents import modal_app
 
@@ -142,16 +143,20 @@ def _open(job: Job, values: Mapping[str, str], seconds: int) -> Any:
 def _pass_on(stream: Any, redactor: Redactor) -> None:
     for text in stream:
         for line in str(text).splitlines():
-            cli.say(redactor(line))
+            cli.say(one_line(redactor(line)))
 
 
 def _outcome(printed: str, job: Job) -> Outcome:
     """The outcome as the script there told it; one that says so where it told none."""
+    from pydantic import TypeAdapter
+
     try:
         told = json.loads(printed)
         known = {field.name for field in fields(Outcome)}
-        found = Outcome(**{key: value for key, value in told.items() if key in known})
-    except (ValueError, TypeError, AttributeError):
+        told = {key: value for key, value in told.items() if key in known}
+        found = TypeAdapter(Outcome).validate_python(told)
+        found = replace(found, problem=one_line(found.problem))
+    except (ValueError, TypeError, AttributeError, RecursionError):
         found = Outcome(job.agent_name, "", "", "ended", "run_agent.py there told nothing", -1, 0.0)
     return replace(found, workdir=str(job.workdir), logs=str(job.logs))
 

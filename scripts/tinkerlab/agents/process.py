@@ -18,7 +18,7 @@ from tinkerlab.agents.secrets import Redactor
 from tinkerlab.errors import InputError
 
 POLL_SECONDS = 0.05
-STOP_SECONDS = 20.0  # that an agent has to end after it was asked
+STOP_SECONDS = 10.0  # that an agent has to end after it was asked
 CLOSE_SECONDS = 5.0  # that what it left running has to let go of its output
 STREAM, MESSAGES = "stream.jsonl", "stderr.log"
 

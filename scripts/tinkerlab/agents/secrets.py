@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tinkerlab.cli import redact
@@ -14,19 +14,25 @@ from tinkerlab.errors import InputError
 
 # Shorter ones can't be blanked without blanking half the log.
 SHORTEST = 8
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What may be repeated in a message; another word could be the secret itself.
+_NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 _LOOKS_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 
 
 def problem_of(name: str, environment: Mapping[str, str] = os.environ) -> str:
     """Why the variable can't be passed as a secret; "" where it can. Never says its value."""
-    if not _NAME.fullmatch(name):
+    if not may_be_shown(name, environment):
         return "give a variable's name, never the secret itself"
     if not environment.get(name):
         return f"{name} is not set; export it first"
     if len(environment[name]) < SHORTEST:
         return f"{name} has fewer than {SHORTEST} characters, too few to be kept out of a log"
     return ""
+
+
+def may_be_shown(name: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a word given for a variable's name is one, and no secret by mistake."""
+    return name in environment or _NAME.fullmatch(name) is not None
 
 
 def collect(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -55,9 +61,9 @@ def agent_environment(
     return {**kept, **secrets, "PATH": path}
 
 
-def left_out(secrets: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> list[str]:
+def left_out(named: Collection[str], environment: Mapping[str, str] = os.environ) -> list[str]:
     """Names of the variables that ``agent_environment`` keeps back."""
-    return sorted(n for n in environment if _LOOKS_SECRET.search(n) and n not in secrets)
+    return sorted(n for n in environment if _LOOKS_SECRET.search(n) and n not in named)
 
 
 class Redactor:

@@ -58,8 +58,7 @@ def named_secrets(names: Sequence[str]) -> list[Part]:
     parts = []
     for name in names:
         problem = secrets.problem_of(name)
-        # A word that is no name might be the secret itself.
-        shown = name if name.isidentifier() else "(not a name)"
+        shown = name if secrets.may_be_shown(name) else "(not a name)"
         parts.append(Part(f"secret {shown}", not problem, problem or "set"))
     return parts
 

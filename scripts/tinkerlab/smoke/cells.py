@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -115,28 +114,28 @@ class Cell:
     def usage(self) -> cost.Usage:
         """The tokens that it uses at most, sampling from the checkpoint included."""
         longest = self.settings.max_tokens
+        # The reply of the base model and the checkpoint's, for checkpoint_compare.py.
+        prefill, sample = 2 * PROMPT_TOKENS, 2 * longest
         if self.method == "sft":
             train = STEPS * SFT_BATCH * (PROMPT_TOKENS + ANSWER_TOKENS)
-            used = cost.Usage(steps=STEPS, train=train)
-        else:
-            sizes = {"group_size": self.settings.group_size, "prompt_tokens": PROMPT_TOKENS}
-            used = cost.rl_usage(steps=STEPS, groups=GROUPS, completion_tokens=longest, **sizes)
-            before = cost.rl_usage(
-                steps=1, groups=PREFLIGHT_GROUPS, completion_tokens=longest, **sizes
+            return cost.Usage(steps=STEPS, train=train, prefill=prefill, sample=sample)
+
+        def sampled(steps: int, groups: int) -> cost.Usage:
+            return cost.rl_usage(
+                steps=steps,
+                groups=groups,
+                group_size=self.settings.group_size,
+                prompt_tokens=PROMPT_TOKENS,
+                completion_tokens=longest,
             )
-            used = cost.Usage(
-                steps=STEPS,
-                train=used.train,
-                prefill=used.prefill + before.prefill,
-                cached=used.cached + before.cached,
-                sample=used.sample + before.sample,
-            )
+
+        trained, before = sampled(STEPS, GROUPS), sampled(1, PREFLIGHT_GROUPS)
         return cost.Usage(
-            steps=used.steps,
-            train=used.train,
-            prefill=used.prefill + 2 * PROMPT_TOKENS,
-            cached=used.cached,
-            sample=used.sample + 2 * longest,
+            steps=STEPS,
+            train=trained.train,
+            prefill=prefill + trained.prefill + before.prefill,
+            cached=trained.cached + before.cached,
+            sample=sample + trained.sample + before.sample,
         )
 
     def price(self, table: PriceTable) -> float | None:
@@ -176,8 +175,3 @@ def write_inputs(folder: Path) -> None:
 def shown(command: Sequence[str]) -> str:
     """A command for people to copy."""
     return shlex.join(["python", *command])
-
-
-def document(cell: Cell) -> str:
-    """The identity as text, to compare with one that went through a file."""
-    return json.dumps(cell.identity(), sort_keys=True)
