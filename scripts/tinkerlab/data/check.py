@@ -257,8 +257,8 @@ def _unseen_prompts(
                 "history_mismatch",
                 f"in {of_rows(len(in_history), checked)} earlier turns are trained in a form "
                 f"that the model never writes: renderer {name} changes turns once they are history",
-                "give one row per turn with train_on_what=last_assistant_message, or use the "
-                "model's *_preserve_thinking renderer if it has one",
+                "give one row per turn with train_on_what=last_assistant_message, or use a "
+                "renderer of the model whose has_extension_property is true",
                 in_history,
             )
         )
