@@ -62,6 +62,12 @@ def test_no_benchmark_goes_on_without_its_data(hub: Any, name: str) -> None:
     assert "HF_HOME" in text and "\n" not in text
 
 
+def test_rows_of_which_none_can_be_used_are_told(hub: Any) -> None:
+    hub.put("MathArena/aime_2025", [{"problem": "", "answer": 1}])
+    with pytest.raises(loading.NoItemsError, match="no rows that can be used"):
+        load("aime_2025")
+
+
 @pytest.mark.parametrize(
     ("name", "dataset", "split", "rows", "subjects"),
     [

@@ -228,6 +228,8 @@ def _outcome(
     }
     entry = catalogue.entry(name)
     told = [*entry.caveats, *caveats.of_answers(list(job.loaded.answers.values()))]
+    if entry.experimental:
+        told.append("experimental in tinker-cookbook: its scores may differ from published ones")
     if config.of(name).system_prompt and not entry.system_prompt:
         told.append("it makes no use of system_prompt")
     if not job.loaded.tells_cut:
