@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -48,13 +49,19 @@ class Agent:
         """The error object of a call that must fail."""
         result = await self._call(tool, arguments)
         assert result.is_error, result.structured_content
-        return result.structured_content["error"]
+        return refusal_of(result)
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> Any:
         async def note(progress: float, total: float | None, message: str | None) -> None:
             self.progress.append((progress, total, message))
 
         return await self.client.call_tool(tool, arguments, progress_callback=note)
+
+
+def refusal_of(result: Any) -> dict[str, str]:
+    """The error object of a failed call."""
+    [content] = result.content
+    return json.loads(content.text)["error"]
 
 
 def workspace(folder: Path) -> Path:

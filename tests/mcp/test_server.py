@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_client import MODEL, SFT, agent, workspace
+from mcp_client import MODEL, SFT, agent, refusal_of, workspace
 from repository import ROOT
 
 from tinkerlab.evaluation.checking import check_results
@@ -242,7 +242,7 @@ def test_a_session_outlives_its_server(tmp_path: Path, how: str) -> None:
                 result = await a._call("train_sft_step", {"session_id": session_id, "steps": 2})
                 if not result.is_error:
                     break
-                refused = result.structured_content["error"]
+                refused = refusal_of(result)
                 assert refused["kind"] == "busy", refused
                 await asyncio.sleep(1)
             return {"listed": listed, "trained": result.structured_content}

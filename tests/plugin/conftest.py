@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from repository import ROOT, copy_project
+from npm_packages import npm_program
+from repository import copy_project
 
 # The newest version that Node 20 runs; a later one needs Node 22.
 CLAUDE_CODE_VERSION = "2.1.197"
-CACHE = ROOT / ".cache" / f"claude-code-{CLAUDE_CODE_VERSION}"
 
 
 @dataclass(frozen=True)
@@ -58,28 +56,7 @@ def claude_executable() -> Path:
     Raises:
         pytest.skip.Exception: there is no npm to install it with.
     """
-    executable = CACHE / "node_modules" / ".bin" / "claude"
-    if executable.exists():
-        return executable
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not on PATH, and Claude Code comes from npm: install Node.js 20")
-    CACHE.parent.mkdir(exist_ok=True)
-    # Install beside the final place and rename: an interrupted download is never taken for one.
-    with tempfile.TemporaryDirectory(dir=CACHE.parent, prefix="claude-code-") as staging:
-        package = f"@anthropic-ai/claude-code@{CLAUDE_CODE_VERSION}"
-        done = subprocess.run(
-            [npm, "install", "--no-audit", "--no-fund", "--prefix", staging, package],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
-        assert done.returncode == 0, f"npm install {package} failed:\n{done.stdout}\n{done.stderr}"
-        shutil.rmtree(CACHE, ignore_errors=True)
-        Path(staging).rename(CACHE)
-        Path(staging).mkdir()  # what TemporaryDirectory wants to remove
-    return executable
+    return npm_program("@anthropic-ai/claude-code", CLAUDE_CODE_VERSION, "claude")
 
 
 @pytest.fixture(scope="session")

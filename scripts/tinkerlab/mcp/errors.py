@@ -37,7 +37,3 @@ class Refusal(Exception):
         """``{"error": {"kind", "message", "fix"}}``, keys and tokens blanked."""
         error = {"kind": self.kind, "message": self.message, "fix": self.fix}
         return cli.redact(json.dumps({"error": error}, ensure_ascii=False))
-
-    def document(self) -> dict[str, dict[str, str]]:
-        """The same as data."""
-        return json.loads(self.text())

@@ -59,7 +59,8 @@ def build(settings: Settings) -> MCPServer:
     owners = (training, LookingTools(lab), WeightsTools(lab, training))
     for name in TOOLS:
         owner = next(owner for owner in owners if hasattr(owner, name))
-        server.tool(name=name)(_guarded(getattr(owner, name)))
+        tool = getattr(owner, name)
+        server.tool(name=name, description=inspect.getdoc(tool))(_guarded(tool))
     _add_resources(server, lab)
     _add_prompts(server)
     return server
@@ -89,12 +90,12 @@ def _guarded(tool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refused(refusal: Refusal) -> CallToolResult:
-    """A failed call, with its reason as text and as data."""
-    return CallToolResult(
-        content=[TextContent(type="text", text=refusal.text())],
-        structured_content=refusal.document(),
-        is_error=True,
-    )
+    """A failed call, with its reason as JSON text.
+
+    Not as structured content: clients built on the protocol's TypeScript SDK hold that to the
+    tool's output schema in a failed call, too, and would show the user a schema error instead.
+    """
+    return CallToolResult(content=[TextContent(type="text", text=refusal.text())], is_error=True)
 
 
 def _add_resources(server: MCPServer, lab: Lab) -> None:
