@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinkerlab.errors import InputError
 from tinkerlab.mcp.errors import Refusal
 from tinkerlab.mcp.settings import Settings
 from tinkerlab.mcp.workspace import SESSIONS
+from tinkerlab.service import has_credential
 
 if TYPE_CHECKING:
     from tinkerlab.rehearsal.service.launch import Rehearsal
-
-CREDENTIALS = ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD")
-
-
-def has_credential() -> bool:
-    """Whether the hosted service, or one of the user's own, can be asked."""
-    stored = Path("~/.tinker/credentials.json").expanduser()
-    return any(os.environ.get(name) for name in CREDENTIALS) or stored.is_file()
 
 
 class Backend:

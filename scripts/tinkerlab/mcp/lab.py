@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinkerlab.mcp.backend import Backend, has_credential
+from tinkerlab.mcp.backend import Backend
 from tinkerlab.mcp.errors import Refusal
 from tinkerlab.mcp.jobs import Job, Outcome
 from tinkerlab.mcp.sessions import Session, Sessions
 from tinkerlab.mcp.settings import Settings
+from tinkerlab.service import has_credential
 
 
 class Lab:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tinkerlab.mcp.backend import has_credential
 from tinkerlab.mcp.errors import Refusal
 from tinkerlab.mcp.jobs import Job, expect, script, tinker_command
 from tinkerlab.mcp.lab import Lab
@@ -17,6 +16,7 @@ from tinkerlab.mcp.sessions import Session
 from tinkerlab.mcp.training_tools import BUILT_IN, SessionId
 from tinkerlab.mcp.types import Outcome, Replies
 from tinkerlab.mcp.workspace import SESSIONS, data_file, inside
+from tinkerlab.service import has_credential
 
 
 class LookingTools:
