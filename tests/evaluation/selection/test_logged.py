@@ -184,7 +184,7 @@ def test_the_cookbooks_own_supervised_loop(rehearsal, tmp_path, monkeypatch):
         assert logged.values[name] == pytest.approx(measured, abs=1e-4)
         # The rows beside it are far enough away for a wrong one to be seen.
         beside = [logged.curve.at(logged.at[name] + offset) for offset in (-1, 1)]
-        assert all(value is not None and abs(value - measured) > 0.05 for value in beside)
+        assert all(value is not None and abs(value - measured) > 0.002 for value in beside)
 
 
 def test_a_logged_loss_of_few_rows_breaks_no_tie(make_run, make_results, choose):
