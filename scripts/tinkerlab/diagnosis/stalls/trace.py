@@ -157,13 +157,23 @@ def read_folder(folder: Path, outcome: Outcome) -> list[Trace]:
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give the one that `run` named")
-    traces = [read(path, outcome.at) for path in sorted(folder.glob("trace-*.jsonl"))]
+    begun = [path for path in sorted(folder.glob("trace-*.jsonl")) if _has_begun(path)]
+    traces = [read(path, outcome.at) for path in begun]
     if not traces:
         raise InputError(
             f"{folder}: holds no trace-*.jsonl: no Python process started under the watchdog "
             "(python -I and -E ignore PYTHONPATH, by which it gets in)"
         )
     return sorted(traces, key=lambda trace: (-len(trace.requests), trace.start))
+
+
+def _has_begun(path: Path) -> bool:
+    """False for the file of a worker that was ended before its first record was whole."""
+    try:
+        with path.open("rb") as file:
+            return file.readline().endswith(b"\n")
+    except OSError:
+        return True  # for the reader to say why
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
