@@ -171,7 +171,8 @@ def _has_begun(path: Path) -> bool:
     """False for the file of a worker that was ended before its first record was whole."""
     try:
         with path.open("rb") as file:
-            return file.readline().endswith(b"\n")
+            line = file.readline()
+        return line.endswith(b"\n") or not (line == b"" or line.startswith(b"{"))
     except OSError:
         return True  # for the reader to say why
 
