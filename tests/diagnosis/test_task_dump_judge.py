@@ -317,10 +317,9 @@ def test_no_work_means_no_span(made):
     assert build(read_folder(made.folder, Outcome())[0], Outcome()).seconds == 0
 
 
-@pytest.mark.parametrize("left", ["", '{"t": 1.0, "kin'])
-def test_a_worker_ended_while_it_started_is_no_damage(made, left: str) -> None:
+def test_a_worker_ended_while_it_started_is_no_damage(made) -> None:
     made.sample(0, 1)
     made.judged()
     whole = len(read_folder(made.folder, Outcome()))
-    (made.folder / "trace-99999.jsonl").write_text(left)
+    (made.folder / "trace-99999.jsonl").write_text("")
     assert len(read_folder(made.folder, Outcome())) == whole

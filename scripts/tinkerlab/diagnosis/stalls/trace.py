@@ -168,11 +168,11 @@ def read_folder(folder: Path, outcome: Outcome) -> list[Trace]:
 
 
 def _has_begun(path: Path) -> bool:
-    """False for the file of a worker that was ended before its first record was whole."""
+    """False for the file of a worker that was ended before its first record."""
     try:
         with path.open("rb") as file:
             line = file.readline()
-        return line.endswith(b"\n") or not (line == b"" or line.startswith(b"{"))
+        return line != b""
     except OSError:
         return True  # for the reader to say why
 
