@@ -92,7 +92,7 @@ def _check_python(words: list[str]) -> None:
         return
     script = re.fullmatch(r"(?:.*/)?scripts/(\w+\.(?:py|sh))", words[0])
     if not script:
-        if not re.fullmatch(r"[\w./-]+\.py", words[0]):
+        if not re.fullmatch(r"(?:\$\{CLAUDE_PLUGIN_ROOT\}/)?[\w./-]+\.py", words[0]):
             raise NotParsed(f"`python {shlex.join(words)}`: not a script")
         return  # the user's own
     name, arguments = script.group(1), words[1:]

@@ -1,9 +1,8 @@
 """Runs a page: every bash and python block that is not marked otherwise really runs, in order.
 
-README.md, AGENTS.md and the templates' pages run in a copy of the project, as in a clone; a
-skill's page runs in an empty folder, as in a user's own project, with ``CLAUDE_PLUGIN_ROOT``
-naming the copy. In both lies ``chats.jsonl``, "your data": tinker-cookbook's 128 example
-conversations.
+README.md and AGENTS.md run in a copy of the project, as in a clone; the pages of skills and
+recipes run in an empty folder, as in a user's own project, with ``CLAUDE_PLUGIN_ROOT`` naming the
+copy. In both lies ``chats.jsonl``, "your data": tinker-cookbook's 128 example conversations.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def run_page(page: Path, tmp_path: Path) -> None:
 
 def page_folder(page: Path, tmp_path: Path, clone: Path) -> Path:
     """Where ``page``'s blocks run, with ``chats.jsonl`` in it."""
-    folder = tmp_path / "project" if page.parts[0] == "skills" else clone
+    folder = tmp_path / "project" if page.parts[0] in ("skills", "templates") else clone
     folder.mkdir(exist_ok=True)
     chats = files("tinker_cookbook").joinpath("example_data/conversations.jsonl").read_text()
     (folder / "chats.jsonl").write_text(chats, encoding="utf-8")

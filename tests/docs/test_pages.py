@@ -193,6 +193,16 @@ def test_files_named_in_code_exist(page: Path) -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parts[0] in ("skills", "templates")], ids=str
+)
+def test_commands_work_outside_a_clone(page: Path) -> None:
+    """A plugin's user is in a folder of their own: files of ours by the plugin's root alone."""
+    blocks = [b for b in page_blocks(page) if b.language == "bash"]
+    lines = [line for block in blocks for line in command_lines(block.text)]
+    assert [line for line in lines if re.search(r"(?<![\w./}-])(?:scripts|templates)/", line)] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_no_path_of_one_machine(page: Path) -> None:
     assert re.findall(r"(?<![\w.])/(?:root|home|work|Users)/\S*", read_page(page)) == []
