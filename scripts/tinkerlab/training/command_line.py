@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,15 +38,14 @@ def build_parser(description: str | None, examples: str, dry_run: str) -> argpar
 
 
 def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError(text)
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return int(text)
 
 
 def this_command(script: str, argv: Sequence[str] | None) -> str:
     """The command that goes on with the run: the one that was given, without a pause."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if "--until-step" in arguments:
-        place = arguments.index("--until-step")
-        del arguments[place : place + 2]
+    pause = argparse.ArgumentParser(add_help=False)
+    pause.add_argument("--until-step")
+    _, arguments = pause.parse_known_args(argv)
     return shlex.join(["python", os.path.relpath(script), *arguments])
