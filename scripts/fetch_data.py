@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tinkerlab import cli
 from tinkerlab.errors import InputError
+from tinkerlab.folders import require_writable
 
 EXAMPLES = """\
 examples:
@@ -48,8 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     if args.limit < 1:
         raise InputError(f"--limit must be at least 1, not {args.limit}")
+    if args.output.is_dir():
+        raise InputError(f"--output {args.output} is a folder; name a file")
     if args.output.exists() and not args.overwrite:
         raise InputError(f"--output {args.output} exists; choose another, or add --overwrite")
+    require_writable(args.output.parent)
     columns = read_columns(args.columns)
 
     from tinkerlab.tasks.fetching import fetch

@@ -8,6 +8,7 @@ import pytest
 
 from tinkerlab.data import load_rows
 from tinkerlab.errors import InputError
+from tinkerlab.tasks import fetching
 
 
 def fetch(*arguments) -> int:
@@ -101,6 +102,29 @@ def test_what_cannot_be_had_is_one_line(arguments, phrase):
         fetch(*arguments, "--output", "out.jsonl")
     assert "\n" not in str(caught.value)
     assert not Path("out.jsonl").exists()
+
+
+def test_a_dataset_of_other_columns_is_given_up_early():
+    """Not read to its end, which on the Hub may take hours."""
+    read = 0
+
+    def long(spec):
+        nonlocal read
+        for read in range(1, 3 * fetching.TRIED):
+            yield {"x": read}
+
+    with pytest.raises(InputError, match="among its first 2000"):
+        fetching.fetch("d", Path("out.jsonl"), 5, {}, print, long)
+    assert read == fetching.TRIED
+
+
+@pytest.mark.parametrize(
+    ("output", "phrase"), [("local", "is a folder"), ("local/train.jsonl/x.jsonl", "is a file")]
+)
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(output, phrase):
+    dataset([no_robots(1)])
+    with pytest.raises(InputError, match=phrase):
+        fetch("no-such/dataset", "--output", output, "--overwrite")
 
 
 def test_a_file_that_is_there_is_kept_unless_told_otherwise():

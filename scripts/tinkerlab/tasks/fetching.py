@@ -17,7 +17,8 @@ from tinkerlab.runs import jsonl, provenance
 from tinkerlab.tasks import hub
 from tinkerlab.tasks.rows import task_of
 
-EVERY = 2000
+EVERY = 2000  # rows read from one progress line to the next
+TRIED = 2000  # unusable rows at the start that are enough: the columns are wrong
 TASKS = "tasks"
 PAIRS = "preference pairs"
 
@@ -63,7 +64,8 @@ def fetch(
         source: gives the raw rows of a dataset; the Hub unless a test gives another.
 
     Raises:
-        InputError: no such dataset or column, or no row that can be used.
+        InputError: no such dataset or column, or no row that can be used among the first
+            ``TRIED``.
     """
     source = source or hub.rows
     left_out: Counter[str] = Counter()
@@ -79,12 +81,14 @@ def fetch(
             lines.append(json.dumps(row, ensure_ascii=False, default=str))
         if number % EVERY == 0:
             say(f"read {number} rows")
-        if len(lines) >= limit:
+        if len(lines) >= limit or (not lines and number >= TRIED):
             break
     if not lines:
+        many = f" among its first {left_out.total()}" if left_out else ""
         reason = next(iter(left_out), "it is empty")
         raise InputError(
-            f"{dataset}: no row that a trainer can read ({reason}); rename columns with --columns"
+            f"{dataset}: no row that a trainer can read{many} ({reason}); rename columns with"
+            " --columns"
         )
     make_folder(output.parent)
     content = "".join(line + "\n" for line in lines).encode("utf-8", "backslashreplace")
