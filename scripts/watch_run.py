@@ -31,6 +31,8 @@ exit codes: 0 nothing is wrong; 1 a run has a serious warning, stalled, or stopp
 end; 2 no such folder.
 """
 
+LONGEST_PAUSE = 86_400.0  # seconds; no clock can sleep for ever
+
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -72,6 +74,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         if value is not None and not value > 0:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} must be more than 0 seconds, not {value:g}")
+    if args.every is not None and args.every > LONGEST_PAUSE:
+        raise InputError(f"--every must be at most {LONGEST_PAUSE:g} seconds, not {args.every:g}")
     if not 0 <= args.wait < float("inf"):
         raise InputError(f"--wait must be 0 seconds or more, not {args.wait:g}")
     if args.json and not (args.until_done or args.until_problem):

@@ -159,6 +159,8 @@ def test_bad_input(tmp_path: Path) -> None:
         watch_run.main([str(tmp_path), "--json"])
     with pytest.raises(InputError, match="--every must be more than 0"):
         watch_run.main([str(tmp_path), "--every", "0"])
+    with pytest.raises(InputError, match="--every must be at most 86400 seconds"):
+        watch_run.main([str(tmp_path), "--every", "inf"])
     with pytest.raises(InputError, match="--wait must be 0 seconds or more"):
         watch_run.main([str(tmp_path), "--wait", "-1"])
     with pytest.raises(InputError, match="no such folder or file"):
