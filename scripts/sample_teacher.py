@@ -93,6 +93,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
         raise InputError("--per-prompt, --min-chars, --max-chars and --limit must be at least 1")
     if args.exclude_near and not args.exclude:
         raise InputError("--exclude-near needs --exclude FILE, the held-out prompts")
+    if args.output.is_dir():
+        raise InputError(f"--output {args.output} is a folder; name a file")
     return Plan(
         teacher=resolve_teacher(args.model, "", None).model,
         prompts=load_prompts(args),
@@ -130,8 +132,10 @@ def make_sampling(args: argparse.Namespace) -> Sampling:
     temperature = args.temperature
     if temperature is None:
         temperature = 0.0 if args.samples == 1 else 1.0
-    if temperature < 0 or not 0 < args.top_p <= 1 or args.seed < 0:
-        raise InputError("--temperature and --seed must not be negative; --top-p is in (0, 1]")
+    if not 0 <= temperature < float("inf") or not 0 < args.top_p <= 1 or args.seed < 0:
+        raise InputError(
+            "--temperature and --seed must be numbers of at least 0; --top-p is in (0, 1]"
+        )
     if args.samples > 1 and temperature == 0:
         raise InputError(
             f"--samples {args.samples} at --temperature 0 would be the same reply"

@@ -144,6 +144,12 @@ def test_what_evaluate_needs(real_run, make_run, choose, tmp_path):
             *(real_run, "--evaluate", "--data", "x.jsonl", "--grader", "exact"),
             *("--samples", 4, "--temperature", 0, "--output", tmp_path / "a"),
         )
+    for temperature in ("-1", "nan", "inf"):
+        with pytest.raises(InputError, match=r"--temperature and --seed must be numbers"):
+            choose(
+                *(real_run, "--evaluate", "--data", "x.jsonl", "--grader", "exact"),
+                *("--temperature", temperature, "--output", tmp_path / "a"),
+            )
     run = make_run((3.0, 2.0))
     records = (run / "checkpoints.jsonl").read_text().replace("sampler_path", "other")
     (run / "checkpoints.jsonl").write_text(records)

@@ -172,8 +172,8 @@ def _sampling(options: Options, own: offline_run.RunSettings | None, seed: int) 
     limit = 1 if options.limit is None else options.limit
     if min(most, options.samples, limit) < 1:
         raise InputError("--max-tokens, --samples and --limit must be at least 1")
-    if temperature < 0 or seed < 0:
-        raise InputError("--temperature and --seed must not be negative")
+    if not 0 <= temperature < float("inf") or seed < 0:
+        raise InputError("--temperature and --seed must be numbers of at least 0")
     if options.samples > 1 and temperature == 0:
         raise InputError(
             f"--samples {options.samples} at --temperature 0 would be the same reply"
