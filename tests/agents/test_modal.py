@@ -44,8 +44,8 @@ def job(folder: Path, **changes: Any) -> Job:
 def told(**changes: Any) -> dict[str, Any]:
     return {
         "ok": True, "agent": "claude", "how": "ended", "problem": "", "exit_code": 0,
-        "seconds": 3.0, "turns": 4, "results_valid": True, "workdir": "/root/job",
-        "logs": "/root/job/.agent", **changes,
+        "seconds": 3.0, "turns": 4, "results_valid": True, "workdir": modal_run.THERE,
+        "logs": f"{modal_run.THERE}/.agent", **changes,
     }  # fmt: skip
 
 

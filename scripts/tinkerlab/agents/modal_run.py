@@ -22,7 +22,8 @@ from tinkerlab.agents.setup import Part
 from tinkerlab.errors import CheckFailed, InputError
 from tinkerlab.folders import make_folder
 
-ABOVE, THERE, TASK_THERE = "/root", "/root/job", "/opt/task.md"
+# Of the sandbox: the image is Debian, which has /srv.
+ABOVE, THERE, TASK_THERE = "/srv", "/srv/job", "/opt/task.md"
 LONGEST_SANDBOX = 86_400  # seconds; Modal's own limit
 MARGIN = 900  # seconds beside the agent's own: start, check, packing
 CPUS, MEMORY_MB = 2.0, 8192
