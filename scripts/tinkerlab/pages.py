@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tinkerlab import cli
+from tinkerlab import cli, pictures
 
 # Stand-in colours that occur nowhere else, for the variables that every page defines.
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
@@ -58,29 +58,19 @@ def drawing(
     """
     import matplotlib
 
-    style: Any = {
+    settings: Any = {
+        **pictures.style(INK, MUTED, GRID),
         "svg.fonttype": "none",
         "svg.hashsalt": name,  # stable element ids, distinct between the page's figures
-        "font.family": "sans-serif",
         "font.size": 11,
-        "text.color": INK,
-        "axes.labelcolor": MUTED,
-        "axes.edgecolor": GRID,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
         "axes.grid.axis": "y",
-        "grid.color": GRID,
-        "axes.axisbelow": True,
     }
     # Figure objects are made directly: pyplot would look for a display and keep state.
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     svg: list[str] = []
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(settings):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
         yield figure.add_subplot(), svg

@@ -51,30 +51,27 @@ def advice(session: Session) -> list[str]:
     return told
 
 
-def picture(session: Session) -> bytes:
+def drawn(session: Session) -> bytes:
     """The session's curves as PNG."""
     import io
 
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from tinkerlab.pictures import COLOURS, picture
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for label, points, style in (
-        (f"training: {TRAIN[session.method]}", curve(session.rows, TRAIN[session.method]), "-"),
-        ("held out", held_out(session), "o-"),
-    ):
-        if points:
-            axes.plot(*zip(*points, strict=True), style, label=label)
-    axes.set_xlabel("step")
-    axes.set_title(f"{session.id} on {session.base_model}", fontsize=10)
-    axes.grid(alpha=0.3)
-    if axes.has_data():
-        axes.legend()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    png = io.BytesIO()
+    with picture(8, 4.5, png) as figure:
+        axes = figure.add_subplot()
+        for label, points, line, colour in (
+            (TRAIN[session.method], curve(session.rows, TRAIN[session.method]), "-", COLOURS[0]),
+            ("held out", held_out(session), "o-", COLOURS[1]),
+        ):
+            if points:
+                axes.plot(*zip(*points, strict=True), line, color=colour, label=label)
+        axes.set_xlabel("step")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_title(f"{session.id} on {session.base_model}".replace("$", r"\$"))
+        if axes.has_data():
+            axes.legend()
+    return png.getvalue()
 
 
 def completions(session: Session, most: int = 4) -> list[dict[str, Any]]:

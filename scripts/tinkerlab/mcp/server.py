@@ -114,7 +114,7 @@ def _add_resources(server: MCPServer, lab: Lab) -> None:
     @server.resource("session://{session_id}/curves", mime_type="image/png")
     def curves(session_id: str) -> bytes:
         """Training and held-out figures by step, as a picture."""
-        return figures.picture(session_of(session_id))
+        return figures.drawn(session_of(session_id))
 
     @server.resource("session://{session_id}/report", mime_type="text/html")
     def report(session_id: str) -> str:

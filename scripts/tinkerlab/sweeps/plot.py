@@ -8,31 +8,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from tinkerlab.pictures import COLOURS, INK, MUTED, picture
 from tinkerlab.sweeps.results import SEED, Result, Results, Setting, told
 from tinkerlab.watching.figures import label
 
-INK, MUTED, GRID = "#22262e", "#5d6572", "#e4e6ea"
-# Okabe and Ito's colours, which colour-blind readers tell apart; the palest one left out.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b", "#6b6b6b")
-_STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": GRID,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlecolor": INK,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-}
 # Lines over a number are told apart by their dashes: colours belong to settings.
 _DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 4)))
 _MAX_LINES = len(_DASHES)
@@ -43,16 +22,11 @@ _UNFINISHED = "not finished"
 
 def draw(results: Results) -> bytes:
     """A PNG. At least one run has a curve of the deciding metric."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     axis = numeric_axis(results)
     rows = len(results.settings)
     height = 4.2 if axis else min(max(4.2, 0.42 * rows + 1.4), 14.0)
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(11, height), layout="constrained", dpi=150, facecolor="white")
-        FigureCanvasAgg(figure)
+    png = io.BytesIO()
+    with picture(11, height, png) as figure:
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
         colours = _colours(results)
         if results.settings:
@@ -65,9 +39,7 @@ def draw(results: Results) -> bytes:
             left.text(0.5, 0.5, "no run is complete", ha="center", color=MUTED)
         # The left side names the colours where each setting has a line of its own.
         _curves(right, results, colours, named=axis is not None)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    return png.getvalue()
 
 
 def numeric_axis(results: Results) -> str | None:

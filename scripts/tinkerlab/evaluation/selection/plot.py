@@ -12,47 +12,21 @@ from tinkerlab.diagnosis.run_analysis.plots import thinned
 from tinkerlab.evaluation.selection.document import Selection
 from tinkerlab.evaluation.selection.layers import TITLES, Evaluation, Kind
 from tinkerlab.evaluation.selection.logged import Logged
+from tinkerlab.pictures import COLOURS, MUTED, picture
 from tinkerlab.watching import figures
 
 if TYPE_CHECKING:
     from tinkerlab.diagnosis.run_analysis.series import Curve
 
-INK, MUTED, GRID, MARK = "#22262e", "#5d6572", "#e4e6ea", "#f3d27a"
-# Okabe and Ito's colours, which colour-blind readers tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#8a6d3b")
-_STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": GRID,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-}
+MARK = "#f3d27a"  # the band behind the chosen checkpoint
 
 
 def draw(selection: Selection) -> bytes:
     """A PNG: training, then a row for each layer that there is."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = _rows(selection)
     chosen = selection.decision.chosen
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(
-            figsize=(9, 2.4 * len(rows) + 0.7), layout="constrained", dpi=150, facecolor="white"
-        )
-        FigureCanvasAgg(figure)
+    png = io.BytesIO()
+    with picture(9, 2.4 * len(rows) + 0.7, png) as figure:
         all_axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
         for (title, paint), axes in zip(rows, all_axes, strict=True):
             if chosen is not None:
@@ -67,9 +41,7 @@ def draw(selection: Selection) -> bytes:
             )
         all_axes[-1].set_xlabel("optimizer updates")
         all_axes[-1].xaxis.get_major_locator().set_params(integer=True)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    return png.getvalue()
 
 
 def _rows(selection: Selection) -> list[tuple[str, Callable[[Any], None]]]:
