@@ -253,6 +253,15 @@ def test_the_code_that_decides_a_score_is_hashed_and_no_other(tmp_path, monkeypa
     for harmless in ("side_by_side_page.py", "selection/plot.py", "benchmarks/running.py"):
         (library / "evaluation" / harmless).write_text("# other\n")
         assert hashing.code_sha256() == before, harmless
+    suite = hashing.code_sha256("cookbook:gsm8k")
+    bridge = library / "evaluation" / "inspect" / "bridge.py"
+    bridge.write_text("# other\n")
+    assert hashing.code_sha256("cookbook:gsm8k") == suite, "the bridge decides no such score"
+    (library / "evaluation" / "benchmarks" / "running.py").write_text("# a third\n")
+    assert hashing.code_sha256("cookbook:gsm8k") != suite
+    bridged = hashing.code_sha256("inspect:gsm8k")
+    bridge.write_text("# a third\n")
+    assert hashing.code_sha256("inspect:gsm8k") != bridged
     for decisive in ("evaluation/nll.py", "grading/rules.py", "tasks/rows.py", "data/datums.py"):
         file = library / decisive
         original = file.read_text()

@@ -99,7 +99,7 @@ def check_results(folder: Path) -> Verdict:
     _check_dataset(folder, summary, verdict)
     _check_logs(folder, summary, verdict)
     _check_examples(folder, base, verdict)
-    if summary.get("scoring_code_sha256") != hashing.code_sha256():
+    if summary.get("scoring_code_sha256") != hashing.code_sha256(summary.get("suite")):
         verdict.notes.append(
             "scored with another version of the scoring code than this one: compare its "
             "numbers only with results of that version"

@@ -112,6 +112,7 @@ def write(output: Path, run: SuiteRun, found: Mapping[str, Sequence[SuiteItem]])
     summary = _summary(run, records, dataset)
     summary |= {
         "suite": run.suite,
+        "scoring_code_sha256": hashing.code_sha256(run.suite),
         "settings": dict(run.settings),
         "left_out": {"items": len(left_out), "reasons": _counted(left_out)},
         "facts": {key: _facts(items) for key, items in found.items()},
@@ -203,7 +204,6 @@ def _summary(
             "items_sha256": hashing.items_sha256(rows, results.IDENTITY["rl"]),
         },
         "seed": run.seed,
-        "scoring_code_sha256": hashing.code_sha256(),
         "versions": provenance.versions(),
         "git_commit": provenance.git_commit(Path(__file__).parent),
     }
