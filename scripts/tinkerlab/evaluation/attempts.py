@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinkerlab.errors import InputError
+from tinkerlab.errors import CheckFailed, InputError
 from tinkerlab.evaluation import hashing
 from tinkerlab.grading.types import Attempt, Grade, Grader
 from tinkerlab.runs import jsonl
@@ -93,6 +93,36 @@ class Graded:
 
     replies: list[Reply] = field(default_factory=list)
     grades: list[Grade] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def failures_told(then: str) -> Iterator[None]:
+    """Around ``run``: a failed request in one line, with who was asked what.
+
+    Args:
+        then: what was kept, and what to do next.
+
+    Raises:
+        InputError: the service refuses a request, such as one over the context window.
+        CheckFailed: the service failed.
+    """
+    import tinker
+
+    from tinkerlab import service
+
+    def told(error: Exception) -> str:
+        return "; ".join([service.brief(error), *getattr(error, "__notes__", ())])
+
+    try:
+        yield
+    except (tinker.BadRequestError, tinker.UnprocessableEntityError) as error:
+        raise InputError(f"the service refused a request: {told(error)}") from None
+    except (*service.service_errors(), ValueError) as error:
+        # The SDK has a bare ValueError for an answer that it can't read; one without the note
+        # of a request is a defect of ours.
+        if isinstance(error, ValueError) and not hasattr(error, "__notes__"):
+            raise
+        raise CheckFailed(f"the service failed: {told(error)}; {then}") from None
 
 
 class AttemptLog:

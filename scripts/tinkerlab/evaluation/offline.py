@@ -8,6 +8,7 @@ the same folder, it refuses.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -202,16 +203,18 @@ def _run(
         InputError: the service refuses a request, such as one over the context window.
         CheckFailed: the service failed; what was sampled is kept.
     """
-    import tinker
-
-    from tinkerlab import service
 
     log = attempts.AttemptLog(plan.output / LOG_FILE)
     replies = "one reply" if plan.sampling.samples == 1 else f"{plan.sampling.samples} replies"
     say(
         f"{counted(len(items), 'item')}, {replies} to each from {' and '.join(plan.models.values())}"
     )
-    try:
+    with (
+        contextlib.closing(log),
+        attempts.failures_told(
+            f"what was sampled is in {log.path}, and the same command goes on from there"
+        ),
+    ):
         found = attempts.run(
             {plan.models[key]: client for key, client in clients.items()},
             items,
@@ -224,15 +227,6 @@ def _run(
             in_flight=plan.in_flight,
             progress=progress_lines(),
         )
-    except (tinker.BadRequestError, tinker.UnprocessableEntityError) as error:
-        raise InputError(f"the service refused a request: {service.brief(error)}") from None
-    except service.service_errors() as error:
-        raise CheckFailed(
-            f"the service failed: {service.brief(error)}; what was sampled is in {log.path}, and"
-            " the same command goes on from there"
-        ) from None
-    finally:
-        log.close()
     return {key: found[name] for key, name in plan.models.items()}
 
 

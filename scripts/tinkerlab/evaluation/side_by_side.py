@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinkerlab.errors import CheckFailed, InputError
 from tinkerlab.evaluation import attempts
 from tinkerlab.evaluation.attempts import Reply, Sampling
 from tinkerlab.evaluation.clients import open_clients, require_same_base
@@ -213,12 +212,7 @@ def _ask(
     Raises:
         InputError, CheckFailed: name the model and the prompt that failed.
     """
-    import tinker
 
-    from tinkerlab import service
-
-    def at(error: BaseException) -> str:
-        return "; ".join([service.brief(error), *getattr(error, "__notes__", ())])
 
     told = 0
 
@@ -230,7 +224,7 @@ def _ask(
 
     with tempfile.TemporaryDirectory() as scratch:
         log = attempts.AttemptLog(Path(scratch) / "replies.jsonl")
-        try:
+        with contextlib.closing(log), attempts.failures_told("try again"):
             found = attempts.run(
                 clients,
                 items,
@@ -244,16 +238,6 @@ def _ask(
                 progress=tell,
                 as_text=_as_text,
             )
-        except (tinker.BadRequestError, tinker.UnprocessableEntityError) as error:
-            raise InputError(f"the service refused a request: {at(error)}") from None
-        except (*service.service_errors(), ValueError) as error:
-            # The SDK has a bare ValueError for an answer that it can't read; one without the
-            # note of a request is a defect of ours.
-            if isinstance(error, ValueError) and not hasattr(error, "__notes__"):
-                raise
-            raise CheckFailed(f"the service failed: {at(error)}; try again") from None
-        finally:
-            log.close()
     return {name: [item.replies for item in found[name]] for name in clients}
 
 

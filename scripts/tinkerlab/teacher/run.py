@@ -7,6 +7,7 @@ come: an interrupted command goes on there, and other filters cost nothing),
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -171,9 +172,7 @@ def _sample(
         InputError: no tokenizer; the service refuses a request, such as one over the context.
         CheckFailed: the service failed; what was sampled is kept.
     """
-    import tinker
 
-    from tinkerlab import service
     from tinkerlab.data import load_tokenizer, resolve_renderer
 
     model = client.get_base_model()
@@ -186,7 +185,12 @@ def _sample(
     grader_key = hashing.value_sha256(_settings(plan, tasks)["grader"])
     replies = "one reply" if plan.sampling.samples == 1 else f"{plan.sampling.samples} replies"
     say(f"{counted(len(items), 'prompt')}, {replies} to each from {plan.teacher}")
-    try:
+    with (
+        contextlib.closing(log),
+        attempts.failures_told(
+            f"what was sampled is in {log.path}, and the same command goes on from there"
+        ),
+    ):
         found = attempts.run(
             {plan.teacher: client},
             items,
@@ -199,15 +203,6 @@ def _sample(
             in_flight=plan.in_flight,
             progress=progress_lines(),
         )
-    except (tinker.BadRequestError, tinker.UnprocessableEntityError) as error:
-        raise InputError(f"the service refused a request: {service.brief(error)}") from None
-    except service.service_errors() as error:
-        raise CheckFailed(
-            f"the service failed: {service.brief(error)}; what was sampled is in {plan.log_file},"
-            " and the same command goes on from there"
-        ) from None
-    finally:
-        log.close()
     return found[plan.teacher], resolved.name
 
 
