@@ -64,8 +64,11 @@ def test_one_benchmark_s_own_settings() -> None:
         (["benchmarks=[gsm8k,gsm8k]"], "named twice"),
         (["max_examples=0"], "max_examples must be at least 1"),
         (["concurrency=0"], "concurrency must be at least 1"),
-        (["temperature=-1"], "temperature must not be negative"),
-        (["timeout_seconds=0"], "timeout_seconds must be over 0"),
+        (["temperature=-1"], "temperature must be finite and not negative"),
+        (["temperature=nan"], "temperature must be finite and not negative"),
+        (["seed=-1"], "seed must be finite and not negative"),
+        (["timeout_seconds=0"], "timeout_seconds must be finite and over 0"),
+        (["timeout_seconds=inf"], "timeout_seconds must be finite and over 0"),
         (["base_model=null"], "say what is measured"),
         (["per_benchmark={aime: {max_tokens: 1}}"], "aime is not among benchmarks"),
         (["per_benchmark={gsm8k: {max_token: 1}}"], "per_benchmark.gsm8k.*did you mean max_tokens"),
@@ -102,7 +105,7 @@ def test_what_the_cookbook_has_for_a_model_fills_the_gaps() -> None:
 
 def test_the_plan_counts_items_and_prices_the_judge() -> None:
     config = BenchmarksConfig(
-        benchmarks=["gsm8k", "bfcl", "arena_hard", "longbench", "swe_bench"][:4],
+        benchmarks=["gsm8k", "bfcl", "arena_hard", "longbench"],
         base_model="Qwen/Qwen3-8B",
         checkpoint="tinker://r/sampler_weights/x",
         max_examples=50,

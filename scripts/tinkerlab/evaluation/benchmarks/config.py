@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import chz
 
 from tinkerlab.training import config as configs
@@ -62,10 +64,11 @@ class BenchmarksConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        if self.temperature < 0:
-            raise ValueError("temperature must not be negative")
-        if self.timeout_seconds is not None and not self.timeout_seconds > 0:
-            raise ValueError("timeout_seconds must be over 0")
+        for name in ("temperature", "seed"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative")
+        if self.timeout_seconds is not None and not 0 < self.timeout_seconds < math.inf:
+            raise ValueError("timeout_seconds must be finite and over 0")
         if not (self.run or self.base_model or self.checkpoint):
             raise ValueError("say what is measured: run, base_model, checkpoint, or two of them")
         for name in self.per_benchmark:

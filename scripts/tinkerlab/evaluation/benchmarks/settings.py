@@ -112,7 +112,7 @@ def earlier(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     if not file.is_file() or _difference(folder, wanted):
         return None
     summary = results.read_json(file)
-    return None if summary["left_out"]["items"] else summary
+    return summary if summary.get("left_out", {}).get("items") == 0 else None
 
 
 def claim(folder: Path, wanted: Mapping[str, Any]) -> None:
