@@ -14,6 +14,7 @@ Exit 0: all tasks ran; 1: one has no score, or samples failed; 2: bad input.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,8 +96,8 @@ def make_plan(args: argparse.Namespace, suites: Suites) -> Plan:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    if args.seed < 0 or (args.temperature or 0.0) < 0:
-        raise InputError("--seed and --temperature must not be negative")
+    if args.seed < 0 or not 0 <= (args.temperature or 0.0) < math.inf:
+        raise InputError("--seed and --temperature must be finite and not negative")
     tasks = choose(suites, args.suite, args.task)
     if args.score and len(tasks) > 1:
         raise InputError("--score is for one task: give it with that --task alone")
@@ -160,7 +161,8 @@ def list_suites(suites: Suites, as_json: bool) -> int:
     for suite in found:
         print(f"{suite['suite']}")
         for task in suite["tasks"]:
-            print(f"  {task['task']} ({task['samples']:,} samples): {task['about']}")
+            size = "size unknown" if task["samples"] is None else f"{task['samples']:,} samples"
+            print(f"  {task['task']} ({size}): {task['about']}")
             print(f"    needs {', '.join(task['needs']) or 'nothing else'}")
     return cli.EXIT_OK
 

@@ -88,6 +88,13 @@ def test_the_shell_script():
     assert done.stderr.startswith("error: say with --output") and done.stderr.count("\n") == 1
 
 
+def test_the_list_of_a_suite_with_a_task_that_nobody_counted(tmp_path, capsys):
+    file = tmp_path / "suites.yaml"
+    file.write_text("suites: {mine: [aime2025]}\ntasks: {aime2025: {about: contest}}\n")
+    assert run("--list", "--suites", file) == 0
+    assert "inspect_evals/aime2025 (size unknown): contest" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("package", ["inspect_ai", "inspect_evals"])
 def test_without_inspect(package, tmp_path):
     """The package hidden from a new interpreter, as where nobody installed it."""
@@ -112,6 +119,8 @@ def test_without_inspect(package, tmp_path):
         (["--model", "MODEL", "--task", "gsm8j", "--output", "OUT"], "did you mean gsm8k"),
         (["--model", "MODEL", "--task", "FILE@sumz", "--output", "OUT"], "no such @task"),
         (["--model", "MODEL", "--task", "FILE@sums", "--limit", "0", "--output", "OUT"], "--limit"),
+        (["--model", "MODEL", "--task", "FILE@sums", "--temperature", "nan", "--output", "OUT"],
+         "finite"),
         (["--model", "MODEL", "--task", "FILE@sums", "-T", "x", "--output", "OUT"], "NAME=VALUE"),
         (["--model", "MODEL", "--task", "FILE@sums", "-T", "x=1", "--output", "OUT"], "-T x: none"),
         (["--model", "tiny:none", "--task", "FILE@sums", "--output", "OUT"], "cannot sample from"),
@@ -138,3 +147,17 @@ def test_bad_input(arguments, phrase, rehearsal, trained_run, task_file, tmp_pat
         run(*given)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "content, phrase",
+    [(b"x = (", "it has none"), (b"\0\xff", "UnicodeDecodeError"), (b"", "it has none")],
+)
+def test_a_file_of_tasks_that_is_none(tmp_path, content, phrase):
+    from tinkerlab.evaluation.inspect import suites, tasks
+
+    file = tmp_path / "bad.py"
+    file.write_bytes(content)
+    (entry,) = suites.choose(suites.read(), None, [f"{file}@sums"])
+    with pytest.raises(InputError, match=phrase):
+        tasks.parameters(entry)

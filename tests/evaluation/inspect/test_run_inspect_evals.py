@@ -264,6 +264,7 @@ def test_an_interrupted_command_goes_on(start, task_file, rehearsal, ended, tmp_
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
+        assert code == 0 or "there from before" not in done.stderr
         return sorted(trace.read_text().split())
 
     order = [f"sum-{i}" for i in range(6)]
@@ -284,6 +285,24 @@ def test_done_before_means_nothing_to_do(start, monkeypatch, capsys):
     assert start("sums") == 0
     assert "nothing to do" in capsys.readouterr().err
     assert (start.output / "sums" / suite_results.SCORES_FILE).read_bytes() == before
+
+
+def test_a_log_that_was_cut_short_is_named(start):
+    assert start("sums", options=("--limit", 1)) == 0
+    (log,) = (start.output / "logs").glob("*.eval")
+    log.write_bytes(log.read_bytes()[:-100])
+    with pytest.raises(InputError, match=rf"{log.name}: no whole log"):
+        start("sums", options=("--limit", 2, "--overwrite"))
+    log.unlink()
+    assert start("sums", options=("--limit", 2, "--overwrite")) == 0
+
+
+def test_a_file_in_the_way_of_results_is_found_before_anything_is_sampled(start):
+    start.output.mkdir()
+    (start.output / "sums").touch()
+    with pytest.raises(InputError, match="sums is a file"):
+        start("sums")
+    assert list(start.output.iterdir()) == [start.output / "sums"]
 
 
 def test_another_evaluation_is_refused(start, task_file):

@@ -110,6 +110,10 @@ def test_an_unknown_task_gets_the_nearest_names():
         (lambda d: d["tasks"]["gsm8k"].update(sample=3), "no key 'sample'; did you mean samples"),
         (lambda d: d["suites"].update(mine=["gsm9k"]), "gsm9k"),
         (lambda d: d["suites"].update(mine=[]), "suite mine"),
+        (lambda d: d["suites"].update(mine=5), "suite mine: must be a list"),
+        (lambda d: d["tasks"].update(gsm8k=3), "task gsm8k: must be 'key: value' lines"),
+        (lambda d: d["tasks"]["gsm8k"].update(samples="many"), "samples: .*integer.*'many'"),
+        (lambda d: d["tasks"]["xstest"].update(judge="scorer_model"), "judge: .*tuple"),
         (lambda d: d.pop("tasks"), "needs suites and tasks"),
     ],
 )

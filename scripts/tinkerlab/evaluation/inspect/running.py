@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,7 +103,9 @@ def run_all(plan: Plan) -> list[Outcome]:
     open_tasks = [task for task in plan.tasks if done[task.name] is None]
     fresh: dict[str, Outcome] = {}
     if open_tasks:
-        require_writable(plan.output)
+        for task in open_tasks:
+            require_writable(plan.output / task.short)
+        _require_whole(plan.output / LOGS)
         fresh = _run(plan, open_tasks, settings)
     else:
         say(f"{plan.output} already holds this evaluation; nothing to do")
@@ -110,6 +113,19 @@ def run_all(plan: Plan) -> list[Outcome]:
         fresh.get(task.name) or Outcome(task, plan.output / task.short, done[task.name])
         for task in plan.tasks
     ]
+
+
+def _require_whole(logs: Path) -> None:
+    """Refuse a log that was cut short, on which Inspect ends with a traceback.
+
+    Raises:
+        InputError: names the file.
+    """
+    for file in sorted(logs.glob("*.eval")):
+        if not zipfile.is_zipfile(file):
+            raise InputError(
+                f"{file}: no whole log of Inspect's; remove it, and its samples are asked again"
+            )
 
 
 def _run(
@@ -248,8 +264,8 @@ def _evaluate(
             ctl_server=False,
             **{name: value for name, value in asked.items() if value is not None},  # type: ignore[arg-type]
         )
-    if len(headers) < len(made) * len(models):
-        raise KeyboardInterrupt  # which Inspect swallows, leaving the logs of what was finished
+        if len(headers) < len(made) * len(models):
+            raise KeyboardInterrupt  # which Inspect swallows, leaving the logs of what was finished
     return {
         (header.eval.task, header.eval.model): read_eval_log(header.location) for header in headers
     }

@@ -81,7 +81,7 @@ def read(file: Path = DEFAULT_FILE) -> Suites:
     """Read a file of suites.
 
     Raises:
-        InputError: not such a file, an unknown key, or a suite with a task that it lacks.
+        InputError: not such a file, an unknown key, a value of the wrong type, or a suite with a task that it lacks.
     """
     from tinkerlab.training.config import read_yaml
 
@@ -92,7 +92,9 @@ def read(file: Path = DEFAULT_FILE) -> Suites:
     tasks = {str(name): _task(file, str(name), row) for name, row in rows.items()}
     suites = {}
     for suite, names in named.items():
-        missing = [name for name in names or [] if name not in tasks]
+        if not isinstance(names, list):
+            raise InputError(f"{file}: suite {suite}: must be a list of tasks, not {names!r}")
+        missing = [name for name in names if name not in tasks]
         if not names or missing:
             raise InputError(f"{file}: suite {suite}: {missing or 'it'} has no entry under tasks")
         suites[str(suite)] = tuple(names)
@@ -100,14 +102,24 @@ def read(file: Path = DEFAULT_FILE) -> Suites:
 
 
 def _task(file: Path, name: str, row: Any) -> SuiteTask:
+    from pydantic import TypeAdapter, ValidationError
+
     known = {entry.name for entry in fields(SuiteTask)} - {"name"}
-    row = row if isinstance(row, dict) else {}
+    row = {} if row is None else row
+    if not isinstance(row, dict):
+        raise InputError(f"{file}: task {name}: must be 'key: value' lines, not {row!r}")
     for key in row:
         if key not in known:
-            raise InputError(f"{file}: task {name}: no key {key!r}{_nearest(key, known)}")
-    lists = {key: tuple(row[key]) for key in ("judge", "judge_roles") if key in row}
+            raise InputError(f"{file}: task {name}: no key {key!r}{_nearest(str(key), known)}")
     full = name if "/" in name or "@" in name else PACKAGE + name
-    return SuiteTask(name=full, **{**row, **lists})
+    try:
+        return TypeAdapter(SuiteTask).validate_python({"name": full, **row})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{file}: task {name}: {key}: {first['msg']}, not {first['input']!r}"
+        ) from None
 
 
 def choose(suites: Suites, suite: str | None, names: Sequence[str]) -> list[SuiteTask]:

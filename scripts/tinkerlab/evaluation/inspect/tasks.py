@@ -91,13 +91,13 @@ def parameters(entry: SuiteTask) -> list[str]:
     from inspect_ai._util.registry import registry_info, registry_lookup
 
     if entry.file is not None:
-        names = [found.name for found in list_tasks(entry.file.name, root_dir=entry.file.parent)]
-        if entry.short not in names:
-            raise InputError(f"{entry.name}: no such @task; it has {', '.join(names) or 'none'}")
         try:
             load_file_tasks(entry.file.absolute())
         except Exception as error:  # the user's file may raise anything
             raise InputError(f"{entry.file}: {type(error).__name__}: {_line(error)}") from None
+        names = [found.name for found in list_tasks(entry.file.name, root_dir=entry.file.parent)]
+        if entry.short not in names:
+            raise InputError(f"{entry.name}: no such @task; it has {', '.join(names) or 'none'}")
     found = registry_lookup("task", entry.short if entry.file else entry.name)
     if found is None:
         raise InputError(f"{entry.name}: Inspect does not register it")
