@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,3 +125,12 @@ def test_the_plan_counts_items_and_prices_the_judge() -> None:
     assert "judge_price" not in rows["gsm8k"]
     alone = BenchmarksConfig(benchmarks=["gsm8k"], checkpoint="tinker://r/sampler_weights/x")
     assert "set base_model" in pricing.plan(alone, None)["benchmarks"][0]["price"]
+
+
+def test_a_summary_that_does_not_say_what_it_left_out_is_made_again(tmp_path: Path) -> None:
+    config = read("benchmarks=gsm8k")
+    wanted = settings.identity(config.of("gsm8k"), "gsm8k", {"base": "x/y"}, "auto")
+    settings.claim(tmp_path, wanted)
+    for summary, done in (("{}", False), ('{"left_out": {"items": 0}}', True)):
+        (tmp_path / "scores.json").write_text(summary)
+        assert (settings.earlier(tmp_path, wanted) is not None) == done
