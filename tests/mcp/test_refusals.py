@@ -191,3 +191,46 @@ def test_arguments_are_typed(tmp_path: Path) -> None:
 
     result = asyncio.run(go())
     assert result.is_error and "total_steps" in result.content[0].text
+
+
+@pytest.mark.parametrize(
+    "spec", ["../outside.py:score", "/etc/x.py:score", "json_schema:../x.txt", "json_schema:/etc/x"]
+)
+def test_a_grader_of_the_workspace_only(tmp_path: Path, spec: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        paths.grader_spec(tmp_path.resolve(), spec)
+    assert refused.value.kind == "outside_workspace"
+
+
+def test_graders_and_tasks_by_name(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    (folder / "mine.py").write_text("")
+    assert paths.grader_spec(folder, "mine.py:score") == f"{folder}/mine.py:score"
+    for name in ("exact", "numeric:0.1", "regex:/etc/x.py:y"):
+        assert paths.grader_spec(folder, name) == name
+    for name in ("human_eval", "reasoning_gym:chain_sum", "hf:openai/gsm8k"):
+        assert paths.task_source(folder, name, 100) == name
+    with pytest.raises(Refusal, match="outside"):
+        paths.task_source(folder, "human_eval/../../x.jsonl", 100)
+
+
+@pytest.mark.parametrize("given", ["x" * 5000, "~no-such-user/x", "loop"])
+def test_what_is_no_path_at_all(tmp_path: Path, given: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(Refusal, match="is not a path"):
+        paths.inside(tmp_path.resolve(), given)
+
+
+@pytest.mark.parametrize("expected", ["1", None, [1], True])
+def test_an_expectation_is_a_number(expected: Any) -> None:
+    with pytest.raises(Refusal, match="not a number"):
+        configs.try_reward("exact", [{"completion": "x", "expected": expected}])
+
+
+@pytest.mark.parametrize("word", ["a\0b", "x" * 3_000_000, "\ud800"])
+def test_an_argument_that_no_process_takes(tmp_path: Path, word: str) -> None:
+    from tinkerlab.mcp.jobs import Job, script
+
+    job = Job(script("doctor.py", word), dict(os.environ), tmp_path, tmp_path / "x.log")
+    with pytest.raises(Refusal, match="can't be passed on"):
+        asyncio.run(job.run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,7 @@ class Backend:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._rehearsal: Rehearsal | None = None
-        self._starting = asyncio.Lock()
+        self._rehearsal: asyncio.Task[Rehearsal] | None = None
 
     async def environment(self, rehearse: bool) -> dict[str, str]:
         """What a script needs to reach the service.
@@ -38,10 +38,10 @@ class Backend:
                     "set TINKER_API_KEY for the server, or begin the session with rehearse=true",
                 )
             return dict(os.environ)
-        async with self._starting:
-            if self._rehearsal is None or self._rehearsal.process.poll() is not None:
-                self._rehearsal = await asyncio.to_thread(self._start)
-            return self._rehearsal.env
+        if self._rehearsal is None or _is_over(self._rehearsal):
+            self._rehearsal = asyncio.create_task(asyncio.to_thread(self._start))
+        # A cancelled call leaves the start to the next one: a second would find the store in use.
+        return (await asyncio.shield(self._rehearsal)).env
 
     def _start(self) -> Rehearsal:
         from tinkerlab.rehearsal.service.launch import start_rehearsal
@@ -59,4 +59,13 @@ class Backend:
 
     async def close(self) -> None:
         if self._rehearsal is not None:
-            await asyncio.to_thread(self._rehearsal.stop)
+            with contextlib.suppress(Refusal):  # told to the call that asked for it
+                await asyncio.to_thread((await self._rehearsal).stop)
+
+
+def _is_over(started: asyncio.Task[Rehearsal]) -> bool:
+    """Whether the start failed, or the rehearsal has ended since."""
+    if not started.done():
+        return False
+    failed = started.cancelled() or started.exception() is not None
+    return failed or started.result().process.poll() is not None

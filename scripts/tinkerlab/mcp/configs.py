@@ -46,7 +46,7 @@ def write_reward(folder: Path, code: str) -> str:
         )
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refusal(
             "reward_refused", f"the reward code is not Python: {error}", "mend it and call again"
         ) from None
@@ -78,6 +78,14 @@ def try_reward(spec: str, examples: Sequence[dict[str, Any]]) -> list[dict[str, 
     Raises:
         Refusal: the code can't be loaded, fails on an example, or gives another score.
     """
+    for row in examples:
+        expected = row.get("expected", 0.0)
+        if isinstance(expected, bool) or not isinstance(expected, int | float):
+            raise Refusal(
+                "bad_input",
+                f"reward_examples: expected is {expected!r}, not a number",
+                "give the score that the reward must have, or leave expected out",
+            )
     from tinkerlab.grading import load_grader
     from tinkerlab.grading.types import Attempt
 

@@ -65,31 +65,52 @@ class Job:
         self._command = list(command)
         self._env, self._cwd = dict(env), cwd
         self._process: asyncio.subprocess.Process | None = None
-        self._stop_asked = False
 
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def run(self, watch: Callable[[], Awaitable[None]] | None = None) -> Outcome:
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None before it was started."""
+        return self._process.pid if self._process is not None else None
+
+    async def run(
+        self,
+        watch: Callable[[], Awaitable[None]] | None = None,
+        started: Callable[[], None] | None = None,
+    ) -> Outcome:
         """Start the script, wait for its end, and read what it printed.
 
         Args:
             watch: awaited every half second meanwhile.
+            started: called as soon as there is a process.
+
+        Raises:
+            Refusal: an argument that no command can be given.
         """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as stream:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stream,
-                env=self._env,
-                cwd=self._cwd,
-                # An interrupt at the terminal is the server's to pass on.
-                start_new_session=True,
-            )
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=stream,
+                    env=self._env,
+                    cwd=self._cwd,
+                    # An interrupt at the terminal is the server's to pass on.
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:  # too long, a NUL, half a surrogate pair
+                raise Refusal(
+                    "bad_input",
+                    f"the arguments can't be passed on: {error}",
+                    "shorter plain text; put long text into a file of the workspace",
+                ) from None
+        if started is not None:
+            started()
         printed = asyncio.ensure_future(self._read())
         while not printed.done():
             await asyncio.wait({printed}, timeout=POLL_SECONDS)
@@ -106,7 +127,6 @@ class Job:
         """Ask the script to save and end; end it when that takes longer than ``seconds``."""
         if self._process is None or self._process.returncode is not None:
             return
-        self._stop_asked = True
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
         try:
@@ -114,11 +134,6 @@ class Job:
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-
-    @property
-    def was_stopped(self) -> bool:
-        """Whether it ended because ``stop`` asked."""
-        return self._stop_asked
 
     def _last_words(self, start: int) -> str:
         with self.log.open("rb") as file:

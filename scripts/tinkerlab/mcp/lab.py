@@ -30,6 +30,8 @@ class Lab:
         self._doing: dict[str, str] = {}
         # More than one when a cancelled call left its own running.
         self._jobs: dict[str, list[Job]] = {}
+        # Sessions whose call shall start nothing more.
+        self._stopped: set[str] = set()
 
     def rehearse(self, wanted: bool | None) -> bool:
         """Whether a new session rehearses: as asked, else wherever there is no credential."""
@@ -56,14 +58,17 @@ class Lab:
                 f"session {session_id} is busy: {self._doing.get(session_id, 'another call')}",
                 "ask status, stop it, or call again later",
             ) from None
-        self._doing[session_id] = doing
-        session = self.sessions.get(session_id)
-        session.beat(doing)
         try:
-            yield session
+            self._doing[session_id] = doing
+            session = self.sessions.get(session_id)
+            session.beat(doing)
+            try:
+                yield session
+            finally:
+                session.beat("idle")
         finally:
             self._doing.pop(session_id, None)
-            session.beat("idle")
+            self._stopped.discard(session_id)
             lock.release()
 
     async def run(
@@ -73,12 +78,18 @@ class Lab:
         log: str,
         watch: Callable[[], Awaitable[None]] | None = None,
     ) -> Outcome:
-        """Run a command for a session, against its service, from the workspace's folder."""
+        """Run a command for a session, against its service, from the workspace's folder.
+
+        Raises:
+            Refusal: there is no service, or ``stop`` was called meanwhile.
+        """
         env = await self.backend.environment(session.rehearse)
         jobs = self._jobs[session.id] = self._running(session.id)
         if session.rehearse and not jobs:
             # Our rehearsal has the store, so the one of a killed server is gone.
-            await asyncio.to_thread(end_orphan, session.run)
+            await asyncio.to_thread(end_orphan, session.run, session.processes)
+        if session.id in self._stopped:
+            raise Refusal("stopped", "it was stopped before it began", "call again to go on")
         job = Job(command, env, self.settings.workspace, session.log(log))
         jobs.append(job)
 
@@ -87,7 +98,10 @@ class Lab:
             if watch is not None:
                 await watch()
 
-        return await job.run(look)
+        def started() -> None:
+            session.note_processes([job.pid for job in self._running(session.id) if job.pid])
+
+        return await job.run(look, started)
 
     def _running(self, session_id: str) -> list[Job]:
         return [job for job in self._jobs.get(session_id, []) if job.running]
@@ -95,8 +109,11 @@ class Lab:
     async def stop(self, session_id: str) -> bool:
         """Stop what runs in a session; whether anything did."""
         jobs = self._running(session_id)
+        at_work = session_id in self._doing
+        if at_work:
+            self._stopped.add(session_id)
         await asyncio.gather(*(job.stop() for job in jobs))
-        return bool(jobs)
+        return bool(jobs) or at_work
 
     async def close(self) -> None:
         """Let everything save and end, then stop the rehearsal."""
@@ -104,18 +121,20 @@ class Lab:
         await self.backend.close()
 
 
-def end_orphan(run: Path, seconds: float = 10.0) -> None:
-    """End the trainer of a rehearsal that died with its server.
+def end_orphan(run: Path, started: Sequence[int], seconds: float = 10.0) -> None:
+    """End the trainer of a rehearsal that died with its server, which is one of ``started``.
 
     It would hold the run for the minutes that the SDK tries to reach a service which cannot come
     back. Killing it loses nothing: the next trainer goes on from the last checkpoint. On the
-    hosted service such a trainer trains on, and is left alone.
+    hosted service such a trainer trains on, and is left alone; so is one that somebody began by
+    hand, perhaps on a rehearsal of his own.
     """
     from tinkerlab.diagnosis.run_analysis.run import lock_holder
 
     lock = run / ".lock"
     until = time.monotonic() + seconds
-    while (pid := lock_holder(lock)) and time.monotonic() < until:
+    while (pid := lock_holder(lock)) in started and time.monotonic() < until:
+        assert pid is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from typing import Annotated, Any
 
@@ -13,9 +11,9 @@ from tinkerlab.mcp.errors import Refusal
 from tinkerlab.mcp.jobs import Job, expect, script, tinker_command
 from tinkerlab.mcp.lab import Lab
 from tinkerlab.mcp.sessions import Session
-from tinkerlab.mcp.training_tools import BUILT_IN, SessionId
+from tinkerlab.mcp.training_tools import SessionId
 from tinkerlab.mcp.types import Outcome, Replies
-from tinkerlab.mcp.workspace import SESSIONS, data_file, inside
+from tinkerlab.mcp.workspace import SESSIONS, data_file, grader_spec, task_source
 from tinkerlab.service import has_credential
 
 
@@ -62,7 +60,7 @@ class LookingTools:
         """
         settings = self.lab.settings
         file = data_file(settings.workspace, data_file_path, settings.max_line_bytes)
-        model = ("--model", base_model) if base_model else ()
+        model = (f"--model={base_model}",) if base_model else ()
         command = script("check_data.py", "--data", str(file), *model, "--json")
         # Names of the rehearsal's own models are known without its running.
         return expect(await self._plain(command, rehearse=None), (0, 1))
@@ -90,7 +88,7 @@ class LookingTools:
 
         Example: sample(session_id="sft-...", prompts=["Who are you?"]).
         """
-        words = [word for prompt in prompts for word in ("--prompt", prompt)]
+        words = [f"--prompt={prompt}" for prompt in prompts]  # which may begin with a dash
         return await self._compare(
             session_id, words, len(prompts), max_tokens, temperature, checkpoint, system_prompt
         )
@@ -121,7 +119,7 @@ class LookingTools:
         async with self.lab.hold(session_id, "sampling") as session:
             require_checkpoint(session)
             named = ("--checkpoint", sampler_path(session, checkpoint)) if checkpoint else ()
-            told = ("--system-prompt", system_prompt) if system_prompt else ()
+            told = (f"--system-prompt={system_prompt}",) if system_prompt else ()
             command = script(
                 "checkpoint_compare.py", "--run", str(session.run), *words, *named, *told,
                 "--limit", str(limit), "--max-tokens", str(max_tokens), "--temperature",
@@ -174,14 +172,10 @@ class LookingTools:
         words: list[str] = []
         settings = self.lab.settings
         if dataset is not None:
-            if not dataset.startswith(BUILT_IN):
-                dataset = str(data_file(settings.workspace, dataset, settings.max_line_bytes))
-            words += ["--data", dataset]
+            source = task_source(settings.workspace, dataset, settings.max_line_bytes)
+            words.append(f"--data={source}")
         if grader is not None:
-            file = re.match(r"(?:json_schema:)?([^:]+\.(?:py|json))(?::\w+)?$", grader)
-            if file:
-                inside(settings.workspace, file.group(1))
-            words += ["--grader", grader]
+            words.append(f"--grader={grader_spec(settings.workspace, grader)}")
         return words + (["--limit", str(limit)] if limit else [])
 
 
@@ -220,7 +214,3 @@ def checkpoint_row(session: Session, name: str) -> dict[str, Any]:
 
 def sampler_path(session: Session, name: str) -> str:
     return str(checkpoint_row(session, name)["sampler_path"])
-
-
-def as_json(document: Any) -> str:
-    return json.dumps(document, ensure_ascii=False, indent=2, default=str)

@@ -7,6 +7,7 @@ tinker-sessions/<id>/
     run/              the trainer's folder: metrics.jsonl, checkpoints.jsonl, ...
     *.log             init, training, sampling, reward, evaluation
     heartbeat.json    time, step and what is going on; written while something is
+    processes.json    pids that the server started last
     results/ report.html exported/   what finish and export leave
 """
 
@@ -28,6 +29,7 @@ Method = Literal["sft", "grpo"]
 TRAINERS: dict[str, str] = {"sft": "sl_trainer.py", "grpo": "rl_trainer.py"}
 SESSION_FILE = "session.json"
 HEARTBEAT_FILE = "heartbeat.json"
+PROCESSES_FILE = "processes.json"
 
 
 @dataclass
@@ -74,6 +76,19 @@ class Session:
         row = {"time": time.time(), "doing": doing, "step": self.steps}
         jsonl.write_atomically(self.folder / HEARTBEAT_FILE, json.dumps(row).encode() + b"\n")
 
+    def note_processes(self, pids: list[int]) -> None:
+        """Keep for the next server which processes work on the session."""
+        jsonl.write_atomically(self.folder / PROCESSES_FILE, json.dumps(pids).encode() + b"\n")
+
+    @property
+    def processes(self) -> list[int]:
+        """What ``note_processes`` kept last; they may have ended."""
+        try:
+            found = json.loads((self.folder / PROCESSES_FILE).read_text(encoding="utf-8"))
+            return [pid for pid in found if type(pid) is int and pid > 0]
+        except (OSError, ValueError, TypeError):
+            return []
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The run's metrics; empty before its first step."""
@@ -107,7 +122,7 @@ class Sessions:
             Refusal: there is none.
         """
         file = self.folder / session_id / SESSION_FILE
-        if not re.fullmatch(r"[\w-]+", session_id) or not file.is_file():
+        if not re.fullmatch(r"[\w-]{1,100}", session_id) or not file.is_file():
             known = ", ".join(session.id for session in self) or "none yet"
             raise Refusal(
                 "unknown_session", f"there is no session {session_id!r}", f"sessions: {known}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import time
@@ -17,10 +18,9 @@ from tinkerlab.mcp.jobs import expect, script, tinker_command
 from tinkerlab.mcp.lab import Lab, plain_numbers
 from tinkerlab.mcp.sessions import TRAINERS, Method, Session
 from tinkerlab.mcp.types import Begun, Checkpoint, SessionStatus, Trained
-from tinkerlab.mcp.workspace import data_file
+from tinkerlab.mcp.workspace import data_file, grader_spec, task_source
 from tinkerlab.runs import jsonl
 
-BUILT_IN = ("reasoning_gym:", "hf:", "human_eval")
 SessionId = Annotated[str, Field(description="as init_sft or init_grpo gave it")]
 Rehearse = Annotated[
     bool | None,
@@ -112,10 +112,11 @@ class TrainingTools:
             raise Refusal(
                 "bad_input", "give reward or reward_code, one of them", "numeric, for instance"
             )
-        source = dataset if dataset.startswith(BUILT_IN) else str(self._data(dataset))
+        lab = self.lab.settings
+        source = task_source(lab.workspace, dataset, lab.max_line_bytes)
         settings: dict[str, Any] = {
             "dataset": source,
-            "reward": reward,
+            "reward": grader_spec(lab.workspace, reward) if reward is not None else None,
             "learning_rate": learning_rate or "auto",
             "lora_rank": lora_rank,
             "groups_per_batch": groups_per_batch,
@@ -127,8 +128,9 @@ class TrainingTools:
             "save_every": 5,
             "remove_constant_reward_groups": True,
         }
-        code = (reward_code, reward_examples or []) if reward_code is not None else None
-        return await self._begin("grpo", name, base_model, total_steps, settings, rehearse, code)
+        return await self._begin(
+            "grpo", name, base_model, total_steps, settings, rehearse, reward_code, reward_examples
+        )
 
     def _data(self, given: str) -> Path:
         settings = self.lab.settings
@@ -142,7 +144,8 @@ class TrainingTools:
         total_steps: int,
         settings: dict[str, Any],
         rehearse: bool | None,
-        code: tuple[str, list[dict[str, Any]]] | None = None,
+        reward_code: str | None = None,
+        examples: list[dict[str, Any]] | None = None,
     ) -> Begun:
         session_id, folder = self.lab.sessions.new_folder(name)
         session = Session(
@@ -156,12 +159,11 @@ class TrainingTools:
         )
         validation = None
         try:
-            if code is not None:
-                import asyncio
-
-                settings["reward"] = configs.write_reward(folder, code[0])
+            if reward_code is not None:
+                settings["reward"] = configs.write_reward(folder, reward_code)
+            if reward_code is not None or examples:
                 validation = await asyncio.to_thread(
-                    configs.try_reward, settings["reward"], code[1]
+                    configs.try_reward, settings["reward"], examples or []
                 )
                 content = json.dumps(validation, indent=2, default=str).encode() + b"\n"
                 jsonl.write_atomically(folder / "reward_validation.json", content)
@@ -250,12 +252,16 @@ class TrainingTools:
                     await ctx.report_progress(done - first, target - first, said)
 
             outcome = await self.lab.run(session, command, "training", tell)
-            if outcome.code != 0 and session.steps > first:
-                # Stopped, or failed after a checkpoint: what was done is reported, not lost.
-                outcome = type(outcome)(0, outcome.document or {}, outcome.message)
-            expect(outcome)
+            if outcome.code == 0 or session.steps == first:
+                expect(outcome)
             await self._keep(session)
-            return _trained(session, first)
+            trained = _trained(session, first)
+            if outcome.code != 0:
+                # Stopped, or failed after a checkpoint: what was done is told, and why no more.
+                trained.advice.insert(
+                    0, f"ended at step {trained.step} of {target}: {outcome.message}"
+                )
+            return trained
 
     async def _keep(self, session: Session) -> None:
         """Keep the first checkpoint at which the reward had passed the threshold."""

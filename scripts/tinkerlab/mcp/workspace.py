@@ -9,7 +9,7 @@ from tinkerlab.mcp.errors import Refusal
 SESSIONS = "tinker-sessions"
 
 
-def inside(workspace: Path, given: str, *, must_exist: bool = True) -> Path:
+def inside(workspace: Path, given: str) -> Path:
     """``given`` as an absolute path below ``workspace``, symbolic links followed.
 
     Args:
@@ -20,7 +20,13 @@ def inside(workspace: Path, given: str, *, must_exist: bool = True) -> Path:
     """
     if not given or "\0" in given:
         raise Refusal("bad_input", f"{given!r} is not a path", "give a file of the workspace")
-    path = (workspace / Path(given).expanduser()).resolve()
+    try:
+        path = (workspace / Path(given).expanduser()).resolve()
+        there = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, no such user
+        raise Refusal(
+            "bad_input", f"{given[:80]!r} is not a path ({error})", "give a file of the workspace"
+        ) from None
     if not path.is_relative_to(workspace):
         raise Refusal(
             "outside_workspace",
@@ -28,7 +34,7 @@ def inside(workspace: Path, given: str, *, must_exist: bool = True) -> Path:
             "copy the file into the workspace, or start the server with another"
             " TINKER_MCP_WORKSPACE",
         )
-    if must_exist and not path.exists():
+    if not there:
         raise Refusal(
             "bad_input",
             f"{given}: no such file in {workspace}",
@@ -58,3 +64,29 @@ def data_file(workspace: Path, given: str, max_line_bytes: int) -> Path:
                     "one example a line; raise TINKER_MCP_MAX_LINE_MB if it is meant so",
                 )
     return path
+
+
+def task_source(workspace: Path, given: str, max_line_bytes: int) -> str:
+    """Tasks by name, or a data file inside the workspace.
+
+    Raises:
+        Refusal: see ``data_file``.
+    """
+    if given == "human_eval" or given.startswith(("reasoning_gym:", "hf:")):
+        return given
+    return str(data_file(workspace, given, max_line_bytes))
+
+
+def grader_spec(workspace: Path, spec: str) -> str:
+    """A grader as ``tinkerlab.grading`` names it; a file in it lies inside the workspace.
+
+    Raises:
+        Refusal: see ``inside``.
+    """
+    kind, _, argument = spec.partition(":")
+    if kind == "json_schema" and argument:
+        return f"{kind}:{inside(workspace, argument)}"
+    file, _, function = spec.rpartition(":")
+    if file.endswith(".py") and kind != "regex":
+        return f"{inside(workspace, file)}:{function}"
+    return spec
