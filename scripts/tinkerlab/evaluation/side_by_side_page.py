@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +41,14 @@ def html(comparison: Comparison) -> str:
     """The page; whatever models and users wrote is escaped."""
     from tinkerlab import pages
 
+    titles, rows = fact_table(comparison)
     return pages.fill(
         TEMPLATE,
         {
             "comparison": comparison,
-            "facts": fact_rows(comparison),
-            "titles": fact_titles(comparison),
-            "note": NO_GRADE if "equals reference" in fact_titles(comparison) else "",
+            "facts": rows,
+            "titles": titles,
+            "note": NO_GRADE if "equals reference" in titles else "",
             "warnings": comparison.warnings(),
             "prompts": [
                 {
@@ -75,30 +77,23 @@ def terminal(comparison: Comparison) -> Group:
         parts += [Rule(_text(title), align="left", style="dim"), _prompt(task)]
         parts += [_replies(comparison, index), Text()]
     parts += [Rule(f"renderer {comparison.renderer}", align="left", style="dim")]
-    parts += [_facts(comparison)]
-    if "equals reference" in fact_titles(comparison):
+    titles, rows = fact_table(comparison)
+    parts += [_facts(titles, rows)]
+    if "equals reference" in titles:
         parts.append(_text(NO_GRADE, "dim"))
     parts += [_text(f"warning: {line}", "bold yellow") for line in comparison.warnings()]
     return Group(*parts)
 
 
-def fact_titles(comparison: Comparison) -> list[str]:
-    """The facts that some model has."""
-    return [title for key, (title, _) in _FACTS.items() if _known(comparison, key)]
-
-
-def fact_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """(column name, one cell for each of ``fact_titles``) of every model."""
-    rows = []
-    for name in comparison.models:
-        facts = comparison.facts(name)
-        cells = [
-            "–" if facts[key] is None else form.format(facts[key])
-            for key, (_, form) in _FACTS.items()
-            if _known(comparison, key)
-        ]
-        rows.append((name, cells))
-    return rows
+def fact_table(comparison: Comparison) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """(titles of the facts that some model has; each column's name with a cell for each title)."""
+    found = {name: comparison.facts(name) for name in comparison.models}
+    known = [key for key in _FACTS if any(facts[key] is not None for facts in found.values())]
+    rows = [
+        (name, ["–" if facts[k] is None else _FACTS[k][1].format(facts[k]) for k in known])
+        for name, facts in found.items()
+    ]
+    return [_FACTS[key][0] for key in known], rows
 
 
 def changed_words(before: str, after: str) -> Pieces:
@@ -124,10 +119,6 @@ def reference_text(task: Task) -> str | None:
     if task.answer is None or isinstance(task.answer, str):
         return task.answer
     return json.dumps(task.answer, ensure_ascii=False)
-
-
-def _known(comparison: Comparison, key: str) -> bool:
-    return any(comparison.facts(name)[key] is not None for name in comparison.models)
 
 
 def _cell(comparison: Comparison, name: str, index: int) -> dict[str, Any]:
@@ -182,14 +173,14 @@ def _replies(comparison: Comparison, index: int) -> Table:
     return table
 
 
-def _facts(comparison: Comparison) -> Table:
+def _facts(titles: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", style="cyan", max_width=24, overflow="fold")
-    for title in fact_titles(comparison):
+    for title in titles:
         table.add_column(title, justify="right", header_style="dim")
-    for name, cells in fact_rows(comparison):
+    for name, cells in rows:
         table.add_row(_text(name), *cells)
     return table
 
