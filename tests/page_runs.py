@@ -28,13 +28,14 @@ def run_page(page: Path, tmp_path: Path) -> None:
     """
     clone = copy_project(tmp_path / "clone")
     folder = page_folder(page, tmp_path, clone)
+    cache = own_cache(tmp_path / "cache")
     printed = ""
     for block in page_blocks(page):
         if block.is_output:
             missing = output_lines_missing(block.text, printed)
             assert missing == [], f"{block}: not in the output:\n{printed[-6000:]}"
         elif block.is_executed:
-            done = run_block(block, folder, clone)
+            done = run_block(block, folder, clone, cache)
             printed = done.stdout
             assert done.returncode == block.exit_code, f"{block}:\n{block.text}\n{printed[-6000:]}"
 
@@ -48,16 +49,30 @@ def page_folder(page: Path, tmp_path: Path, clone: Path) -> Path:
     return folder
 
 
-def run_block(block: Block, folder: Path, clone: Path) -> subprocess.CompletedProcess[str]:
+def own_cache(folder: Path) -> Path:
+    """The models that are made already, and a default store that no other page's rehearsal holds."""
+    from tinkerlab.rehearsal.models.cache import cache_root
+    from tinkerlab.rehearsal.models.registry import resolve
+
+    resolve("HuggingFaceTB/SmolLM2-135M-Instruct")  # half a gigabyte: made once for all pages
+    folder.mkdir()
+    for made in cache_root().iterdir():
+        if made.is_dir() and made.name != "store" and ".partial-" not in made.name:
+            (folder / made.name).symlink_to(made)
+    return folder
+
+
+def run_block(
+    block: Block, folder: Path, clone: Path, cache: Path
+) -> subprocess.CompletedProcess[str]:
     """Run one block as a user with the project's environment and no key would."""
     environment = {key: value for key, value in os.environ.items() if "TINKER_API" not in key}
     environment.pop("TINKER_BASE_URL", None)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["CLAUDE_PLUGIN_ROOT"] = str(clone)
+    environment["TINKER_REHEARSAL_CACHE"] = str(cache)
     shell = ["bash", "-euo", "pipefail", "-c", block.text]
-    # A store of the page's own: the default one serves one rehearsal at a time.
-    store = ["--store", str(folder / ".rehearsal")]
-    rehearsed = [sys.executable, str(clone / "scripts" / "rehearse.py"), "run", *store, "--"]
+    rehearsed = [sys.executable, str(clone / "scripts" / "rehearse.py"), "run", "--"]
     python = [*rehearsed, sys.executable, "-c", block.text]
     return subprocess.run(
         shell if block.language == "bash" else python,
