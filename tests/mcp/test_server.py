@@ -295,4 +295,5 @@ def test_long_steps_block_neither_status_nor_stop(tmp_path: Path) -> None:
     assert got["busy"]["kind"] == got["second"]["kind"] == "busy"
     assert "training 400 steps" in got["busy"]["message"]
     assert 3 <= got["trained"]["step"] < 400 and got["trained"]["checkpoint"] is not None
+    assert f"ended at step {got['trained']['step']} of 400" in got["trained"]["advice"][0]
     assert "nothing is going on" in got["idle"]["message"]
