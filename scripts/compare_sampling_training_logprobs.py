@@ -44,8 +44,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.n < 1 or args.max_tokens < 1:
         raise InputError("--n and --max-tokens must be at least 1")
-    if args.temperature < 0:
-        raise InputError("--temperature must not be negative")
+    if not 0 <= args.temperature < float("inf"):  # nan, too
+        raise InputError("--temperature must be finite and not negative")
     if (args.checkpoint or args.sampler) and len(args.model) > 1:
         raise InputError("--checkpoint and --sampler belong to one --model")
     for flag, path in (("--checkpoint", args.checkpoint), ("--sampler", args.sampler)):

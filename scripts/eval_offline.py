@@ -152,8 +152,11 @@ def make_sampling(args: argparse.Namespace, run: Any, seed: int) -> Any:
             "--max-tokens, --samples, --in-flight, --judge-max-tokens and --limit must be at"
             " least 1"
         )
-    if temperature < 0 or not 0 < args.top_p <= 1 or seed < 0:
-        raise InputError("--temperature and --seed must not be negative; --top-p is in (0, 1]")
+    # Not "temperature < 0": nan would pass.
+    if not 0 <= temperature < float("inf") or not 0 < args.top_p <= 1 or seed < 0:
+        raise InputError(
+            "--temperature and --seed must be finite and not negative; --top-p is in (0, 1]"
+        )
     if args.samples > 1 and temperature == 0:
         raise InputError(
             f"--samples {args.samples} at --temperature 0 would be the same reply"

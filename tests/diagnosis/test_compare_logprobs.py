@@ -165,6 +165,7 @@ def test_the_estimates_by_hand() -> None:
     [
         ["--n", "0"],
         ["--temperature", "-1"],
+        ["--temperature", "nan"],
         ["--checkpoint", "weights/final"],
         ["--checkpoint", "tinker://r/sampler_weights/a"],
         ["--model", "tiny:qwen3", "--sampler", "tinker://r/sampler_weights/a"],

@@ -312,6 +312,8 @@ def test_truncated_replies_are_said(pair, capsys):
         ("context window", ["--model", "M", "--data", "DATA", "--grader", "exact",
                             "--max-tokens", "5000"]),
         ("at least 1", ["--model", "M", "--data", "DATA", "--grader", "exact", "--limit", "0"]),
+        ("finite", ["--model", "M", "--data", "DATA", "--grader", "exact",
+                    "--temperature", "nan"]),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_writes_nothing(
