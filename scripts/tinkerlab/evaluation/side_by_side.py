@@ -213,7 +213,6 @@ def _ask(
         InputError, CheckFailed: name the model and the prompt that failed.
     """
 
-
     told = 0
 
     def tell(sampled: int, graded: int, total: int) -> None:
