@@ -18,8 +18,10 @@ from tinkerlab.diagnosis.run_analysis.run import lock_holder
 from tinkerlab.errors import InputError
 from tinkerlab.mcp import backend
 from tinkerlab.mcp.errors import Refusal
+from tinkerlab.mcp.jobs import Outcome
 from tinkerlab.mcp.lab import Lab, end_orphan
 from tinkerlab.mcp.settings import Settings
+from tinkerlab.mcp.training_tools import TrainingTools
 
 HOLD = (
     "import sys, time; from pathlib import Path; from tinkerlab.runs.folder import RunFolder\n"
@@ -188,3 +190,17 @@ def test_a_cancelled_call_leaves_the_start_of_the_rehearsal_to_the_next(
         assert starts == [1, 1, 9]
 
     asyncio.run(go())
+
+
+def test_steps_of_a_cancelled_call_are_not_taken_for_ones_own(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(session: Any, *_: Any) -> Outcome:
+        (session.run / "checkpoints.jsonl").write_text('{"name": "000002", "step": 2}\n')
+        return Outcome(2, None, "log_path run: process 5 is training in it")
+
+    monkeypatch.setattr(lab, "run", run)
+    context: Any = None
+    with pytest.raises(Refusal, match="process 5") as refused:
+        asyncio.run(TrainingTools(lab).train_sft_step("s", context, 3))
+    assert refused.value.kind == "busy"

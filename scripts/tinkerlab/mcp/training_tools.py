@@ -252,6 +252,7 @@ class TrainingTools:
                     await ctx.report_progress(done - first, target - first, said)
 
             outcome = await self.lab.run(session, command, "training", tell)
+            # 2: it never began, whatever the trainer of a cancelled call did meanwhile.
             if outcome.code == 0 or session.steps == first:
                 expect(outcome)
             await self._keep(session)
