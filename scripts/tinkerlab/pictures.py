@@ -49,7 +49,8 @@ def picture(width: float, height: float, png: io.BytesIO) -> Iterator[Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**style(INK, MUTED, GRID), **_TITLES}):
+    settings: Any = {**style(INK, MUTED, GRID), **_TITLES}
+    with matplotlib.rc_context(settings):
         figure = Figure(figsize=(width, height), layout="constrained", dpi=150, facecolor="white")
         FigureCanvasAgg(figure)
         yield figure
